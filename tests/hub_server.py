@@ -1,0 +1,390 @@
+"""A small HTTP server in the Hub's place, for the real huggingface_hub client.
+
+It answers what the client asks for models, as the Hub does: description, file tree, and files at
+a commit with HEAD, Range, ETag, X-Repo-Commit and, above all, X-Error-Code, without which the
+client takes another branch than with the Hub. It can be told to fail, and it keeps a log.
+
+    with HubServer() as hub:
+        commit = hub.add("org/model", {"config.json": b"{}"})
+        HfApi(endpoint=hub.url).model_info("org/model")
+        assert [request.path for request in hub.log] == ["/api/models/org/model"]
+
+`HF_ENDPOINT=hub.url` in a subprocess's environment lets any program that uses the Hub use it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import re
+import threading
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
+
+Content = bytes | Path
+"""What a file holds: bytes, or a file of this machine that does."""
+
+
+@dataclass(frozen=True)
+class StoredFile:
+    """A file of a commit."""
+
+    content: Content
+    etag: str
+    """Its SHA-256, as the Hub gives for large files."""
+
+    @classmethod
+    def of(cls, content: Content) -> Self:
+        with _open(content) as stream:
+            return cls(content, hashlib.file_digest(stream, "sha256").hexdigest())
+
+    @property
+    def size(self) -> int:
+        return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+
+@dataclass
+class Repository:
+    """One model repository: files of each commit, and what branches and tags point to."""
+
+    commits: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
+    refs: dict[str, str] = field(default_factory=dict)
+    gated: str | bool = False
+    """False, "auto" or "manual": files are for `readers` only, the description for all."""
+    private: bool = False
+    """For anyone but `readers` the repository does not exist."""
+    readers: set[str] = field(default_factory=set)
+    """Tokens that may read it."""
+
+
+@dataclass
+class Request:
+    """One request as it arrived, and what was sent for it."""
+
+    method: str
+    path: str
+    """Without the query."""
+    query: dict[str, list[str]]
+    headers: dict[str, str]
+    """By lower-case name."""
+    status: int = 0
+    sent: int = 0
+    """Bytes of the body that were handed to the network."""
+
+
+@dataclass
+class Fault:
+    """What goes wrong with requests whose path contains `match`."""
+
+    match: str
+    times: int
+    status: int | None
+    """The status to answer; None: begin the right answer and cut the connection in its body."""
+    headers: dict[str, str]
+    body: bytes
+
+
+class HubServer:
+    """Serves the repositories that were added until the `with` block ends."""
+
+    def __init__(self, *, redirect: bool = False, ranges: bool = True) -> None:
+        """redirect: files other than JSON are answered from `storage_url`, as the Hub's large
+        files are. ranges: whether Range is honoured."""
+        self.redirect = redirect
+        self.ranges = ranges
+        self.repositories: dict[str, Repository] = {}
+        self.tokens: set[str] = set()
+        """Tokens that exist; any other one is answered with 401."""
+        self.log: list[Request] = []
+        self.most_at_once = 0
+        """The largest number of requests that were served at the same time."""
+        self._faults: list[Fault] = []
+        self._running = 0
+        self._lock = threading.Lock()
+        self._server = _Server(("127.0.0.1", 0), _Handler)
+        self._server.hub = self
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+
+    @property
+    def url(self) -> str:
+        """The endpoint."""
+        host, port = self._server.server_address[:2]
+        return f"http://{host!s}:{port}"
+
+    @property
+    def storage_url(self) -> str:
+        """Where `redirect` leads: this server by another name, hence another site to a client,
+        which therefore must not show its token there."""
+        return self.url.replace("127.0.0.1", "localhost")
+
+    def stored(self, etag: str) -> StoredFile:
+        """The file of any repository that has this SHA-256."""
+        for repository in self.repositories.values():
+            for files in repository.commits.values():
+                for file in files.values():
+                    if file.etag == etag:
+                        return file
+        raise _Answer(404, message="no such file")
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+    def add(
+        self,
+        model_id: str,
+        files: dict[str, Content] | Path,
+        *,
+        ref: str = "main",
+        gated: str | bool = False,
+        private: bool = False,
+        readers: tuple[str, ...] = (),
+    ) -> str:
+        """A commit of `model_id` with these files (or those of a directory), to which `ref`
+        moves; its hash, 40 hex digits."""
+        if isinstance(files, Path):
+            files = {
+                str(path.relative_to(files)): path for path in files.rglob("*") if path.is_file()
+            }
+        repository = self.repositories.setdefault(model_id, Repository())
+        stored = {name: StoredFile.of(content) for name, content in files.items()}
+        names = [f"{name}:{stored[name].etag}" for name in sorted(stored)]
+        text = "\n".join([model_id, str(len(repository.commits)), *names])
+        commit = hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest()
+        repository.commits[commit] = stored
+        repository.refs[ref] = commit
+        repository.gated = gated
+        repository.private = private
+        repository.readers = set(readers)
+        self.tokens.update(readers)
+        return commit
+
+    def fail(
+        self,
+        match: str,
+        status: int,
+        *,
+        times: int = 1,
+        headers: dict[str, str] | None = None,
+        body: bytes = b"",
+    ) -> None:
+        """Answer the next `times` requests whose path contains `match` with `status`."""
+        self._faults.append(Fault(match, times, status, headers or {}, body))
+
+    def cut(self, match: str, *, times: int = 1) -> None:
+        """Cut the connection in the body of the next `times` answers to paths with `match`."""
+        self._faults.append(Fault(match, times, None, {}, b""))
+
+    def paths(self) -> list[str]:
+        """The paths asked for so far, in order of arrival."""
+        return [request.path for request in self.log]
+
+    def begin(self, request: Request) -> Fault | None:
+        """Log a request; the fault that it shall meet."""
+        with self._lock:
+            self.log.append(request)
+            self._running += 1
+            self.most_at_once = max(self.most_at_once, self._running)
+            for fault in self._faults:
+                if fault.times > 0 and fault.match in request.path:
+                    fault.times -= 1
+                    return fault
+            return None
+
+    def end(self) -> None:
+        """A request was answered."""
+        with self._lock:
+            self._running -= 1
+
+
+def _open(content: Content) -> io.BufferedIOBase:
+    return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
+
+
+class _Server(ThreadingHTTPServer):
+    hub: HubServer
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Silence: clients that hang up in the middle of a file are part of the tests."""
+
+
+class _Answer(Exception):
+    """Ends a request with an error."""
+
+    def __init__(self, status: int, code: str = "", message: str = "") -> None:
+        super().__init__(message)
+        self.status = status
+        self.headers = {"X-Error-Code": code} if code else {}
+        if message:
+            self.headers["X-Error-Message"] = message
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: _Server
+
+    def do_GET(self) -> None:
+        self._serve()
+
+    def do_HEAD(self) -> None:
+        self._serve()
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Silence: the log is `HubServer.log`."""
+
+    def _serve(self) -> None:
+        parts = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        self.request_log = Request(
+            self.command, unquote(parts.path), parse_qs(parts.query), headers
+        )
+        self.fault = self.server.hub.begin(self.request_log)
+        try:
+            if self.fault is not None and self.fault.status is not None:
+                self._send(self.fault.status, self.fault.headers, self.fault.body)
+            else:
+                self._route(parts.path)
+        except _Answer as answer:
+            body = json.dumps({"error": str(answer)}).encode()
+            self._send(answer.status, answer.headers, body)
+        finally:
+            self.server.hub.end()
+
+    def _route(self, path: str) -> None:
+        if found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
+            self._content(self.server.hub.stored(found[1]), {})
+            return
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ")
+        if token and token not in self.server.hub.tokens:
+            raise _Answer(401, message="Invalid credentials in Authorization header")
+        if found := re.fullmatch(r"/api/models/(.+?)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path):
+            model_id, route, revision, below = found.groups()
+            repository = self._repository(model_id, token)
+            commit = self._commit(repository, unquote(revision or "main"))
+            if route == "tree":
+                self._tree(repository.commits[commit], unquote(below or ""))
+            else:
+                self._model_info(model_id, repository, commit)
+        elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
+            model_id, revision, name = found.groups()
+            repository = self._repository(model_id, token)
+            if repository.gated and token not in repository.readers:
+                raise _Answer(403 if token else 401, "GatedRepo", "Access to model is restricted")
+            self._file(repository, self._commit(repository, unquote(revision)), unquote(name))
+        else:
+            raise _Answer(404, message="no such page")
+
+    def _repository(self, model_id: str, token: str) -> Repository:
+        repository = self.server.hub.repositories.get(model_id)
+        if repository is None or (repository.private and token not in repository.readers):
+            # The Hub does not tell an anonymous client which of the two it is.
+            raise _Answer(404 if token else 401, "RepoNotFound", "Repository not found")
+        return repository
+
+    def _commit(self, repository: Repository, revision: str) -> str:
+        commit = repository.refs.get(revision, revision)
+        if commit not in repository.commits:
+            raise _Answer(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+        return commit
+
+    def _model_info(self, model_id: str, repository: Repository, commit: str) -> None:
+        info: dict[str, Any] = {
+            "id": model_id,
+            "modelId": model_id,
+            "sha": commit,
+            "gated": repository.gated,
+            "private": repository.private,
+            "tags": ["transformers", "safetensors"],
+            "siblings": [{"rfilename": name} for name in sorted(repository.commits[commit])],
+        }
+        if wanted := self.request_log.query.get("expand"):
+            info = {name: info[name] for name in ("id", *wanted) if name in info}
+        self._send_json(info)
+
+    def _tree(self, files: dict[str, StoredFile], below: str) -> None:
+        prefix = f"{below}/" if below else ""
+        names = [name for name in sorted(files) if name.startswith(prefix)]
+        if not names:
+            raise _Answer(404, "EntryNotFound", f"{below} does not exist")
+        self._send_json(
+            [
+                {
+                    "type": "file",
+                    "path": name,
+                    "size": files[name].size,
+                    "oid": files[name].etag[:40],
+                }
+                for name in names
+            ]
+        )
+
+    def _file(self, repository: Repository, commit: str, name: str) -> None:
+        file = repository.commits[commit].get(name)
+        if file is None:
+            raise _Answer(404, "EntryNotFound", "Entry not found")
+        headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"'}
+        if self.server.hub.redirect and not name.endswith(".json"):
+            headers |= {
+                "X-Linked-ETag": headers["ETag"],
+                "X-Linked-Size": str(file.size),
+                "Location": f"{self.server.hub.storage_url}/storage/{file.etag}",
+            }
+            self._send(302, headers, b"")
+        else:
+            self._content(file, headers)
+
+    def _content(self, file: StoredFile, headers: dict[str, str]) -> None:
+        start, stop, status = 0, file.size, 200
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if asked and self.server.hub.ranges:
+            start, stop = int(asked[1]), min(stop, int(asked[2]) + 1 if asked[2] else stop)
+            if start >= file.size:
+                self._send(416, headers | {"Content-Range": f"bytes */{file.size}"}, b"")
+                return
+            headers = headers | {"Content-Range": f"bytes {start}-{stop - 1}/{file.size}"}
+            status = 206
+        self._begin(status, headers | {"Accept-Ranges": "bytes"}, stop - start)
+        if self.command == "HEAD":
+            return
+        if self.fault is not None:
+            stop = start + (stop - start) // 2
+        with _open(file.content) as stream:
+            stream.seek(start)
+            while data := stream.read(min(65536, stop - stream.tell())):
+                self.wfile.write(data)
+                self.request_log.sent += len(data)
+        if self.fault is not None:
+            self.close_connection = True
+
+    def _send_json(self, value: object) -> None:
+        body = json.dumps(value).encode()
+        if self.fault is not None:
+            self._begin(200, {"Content-Type": "application/json"}, len(body))
+            self.wfile.write(body[: len(body) // 2])
+            self.close_connection = True
+        else:
+            self._send(200, {"Content-Type": "application/json"}, body)
+
+    def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
+        self._begin(status, headers, len(body))
+        if self.command != "HEAD":
+            self.wfile.write(body)
+            self.request_log.sent += len(body)
+
+    def _begin(self, status: int, headers: dict[str, str], length: int) -> None:
+        self.request_log.status = status
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(length))
+        self.end_headers()
