@@ -1,0 +1,1 @@
+"""Small real models and the demonstration that runs them through the whole pipeline."""

@@ -1,0 +1,572 @@
+"""Is it fluent English? The output check where tokens cannot be held against the CPU.
+
+Text in, scores and a verdict out. A small language model on the CPU gives the likelihood of each
+token of a continuation; plain counts over the words see what likelihood misses (a loop is *more*
+likely than prose, another language is about as likely). Each signal has two bounds: within the
+first it speaks for fluent English, beyond the second against, between them nothing is decided.
+The bounds belong to one judge model, live in data/judge_calibration.json together with how they
+were found and what they miss, and are made by `python -m benchmarks.judge_thresholds`.
+
+What no fluency judge sees: subtle faults. A model with a little noise on its weights, or with half
+a sum lost in one layer, still writes good English. A verdict of `fluent` therefore says "not
+grossly broken", and comparing tokens with the CPU comes first wherever the CPU can hold the model.
+
+This module never imports torch. The model runs in a process of its own, `python -m pipeline.judge`
+(JSON on stdin and stdout), so a crash or a hang of it costs a verdict and nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import json
+import math
+import os
+import re
+import signal
+import subprocess
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from importlib import resources
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from pipeline.errors import EnvironmentFault, UsageError
+from pipeline.record import English
+
+DEFAULT_JUDGE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
+CALIBRATION_FILE: Final = "judge_calibration.json"
+CALIBRATE: Final = "python -m benchmarks.judge_thresholds --judge DIR --write"
+
+WINDOW: Final = 8
+"""Tokens of the worst window: a quarter of a continuation, long enough that one rare name in good
+prose does not fill it."""
+MAX_TOKENS: Final = 64
+"""A continuation is judged by its first 64 tokens of the judge: twice the length the bounds were
+found at, since word counts (distinct_2) and maxima (worst_window) drift with length."""
+MIN_TOKENS: Final = 12
+"""Below this nothing is decided: the counts rest on fewer than about ten words."""
+MIN_CHARACTERS: Final = 32
+"""Text of this length without two words is ruin, in however few of the judge's tokens it fits (a
+row of dashes fits in one): 32 generated tokens that show at all are at least 32 characters."""
+MAX_PROMPT_TOKENS: Final = 256
+MAX_CHARACTERS: Final = 2_000
+"""Text beyond this is not read. 64 tokens of prose are about 300 characters; a device that writes
+megabytes must not cost memory here."""
+MIN_PROMPTS: Final = 3
+"""Fewer judged continuations never make a run fluent: with one prompt a grossly broken model
+passes up to 2 times in 8."""
+MAX_REASON: Final = 500
+
+_MARKUP = re.compile(
+    # a role or channel name belongs to the token before it: <|im_start|>assistant
+    r"<\|(?:im_start|start|start_header_id|channel)\|>[ ]?\w{0,20}"
+    r"|<[|\uff5c][^<>\n]{1,60}[|\uff5c]>"
+    r"|</?(?:s|bos|eos|pad|unk|mask|think|thinking|thought|start_of_turn|end_of_turn)>"
+    r"|\[/?INST\]"
+)
+_SURROGATES = re.compile(r"[\ud800-\udfff]")
+_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
+
+FUNCTION_WORDS: Final = frozenset(
+    # one block of words: a list of 180 quoted strings is harder to read and to check
+    """
+    a about above across after again against all almost along already also although always am among
+    an and another any anyone anything are around as at away be because been before behind being
+    below between both but by can can't cannot could did didn't do does doesn't don't down during
+    each either else enough even ever every everyone everything except few for from had has have
+    having he her here hers herself him himself his how however i i'm if in instead into is isn't it
+    it's its itself just least less many may me might more most much must my myself near never no
+    nobody none nor not nothing now of off often on once one only onto or other others our out over
+    own perhaps quite rather same she should since so some somebody someone something sometimes soon
+    still such than that that's the their them themselves then there these they this those though
+    through to together too toward towards under until up upon us very was wasn't we were what when
+    where whether which while who whom whose why will with within without won't would yet you your
+    yourself
+    """.split()  # noqa: SIM905
+)
+"""Words that carry grammar, not a subject: about half of any English prose."""
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class Bounds(_Data):
+    """Where a signal stops speaking for fluent English, and where it starts speaking against."""
+
+    fluent: float
+    not_fluent: float
+
+
+class Thresholds(_Data):
+    """One pair of bounds a signal. Which side is bad is the order of the pair's two numbers."""
+
+    mean_nll: Bounds
+    worst_window: Bounds
+    distinct_2: Bounds
+    function_words: Bounds
+    ascii_letters: Bounds
+    broken_characters: Bounds
+
+
+class Architecture(_Data):
+    """What tells a judge model apart when only a directory is known; from its config.json."""
+
+    model_type: str
+    vocab_size: int
+    hidden_size: int
+    num_hidden_layers: int
+    num_attention_heads: int
+
+
+class Figures(_Data):
+    """How often each verdict came out, on texts that took no part in finding the bounds."""
+
+    texts: Annotated[int, Field(gt=0)]
+    fluent: float
+    inconclusive: float
+    not_fluent: float
+
+
+class Calibration(_Data):
+    """The bounds of one judge model, with their source.
+
+    weights_sha256: of the weights they were found with.
+    note: where those weights came from.
+    single: per class of text, for one continuation; runs: per number of prompts, then per class.
+    """
+
+    architecture: Architecture
+    weights_sha256: str
+    note: str
+    source: str
+    made_with: dict[str, str]
+    thresholds: Thresholds
+    single: dict[str, Figures]
+    runs: dict[str, dict[str, Figures]]
+
+
+class CalibrationFile(_Data):
+    """data/judge_calibration.json: calibrations by the Hub id of the judge model."""
+
+    judges: dict[str, Calibration]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """What a model wrote after a prompt; `text` without the prompt."""
+
+    prompt: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Signals:
+    """What is measured on one continuation.
+
+    tokens: judged tokens, of the judge's own tokenizer. characters: of the whole clean text.
+    mean_nll, worst_window: nats per token, over all tokens and over the worst WINDOW in a row.
+    distinct_2: distinct pairs of neighbouring words over all such pairs; 0 with one word or none.
+    function_words: share of the words that are English function words.
+    ascii_letters: share of the letters that are ASCII; 0 without letters. Punctuation, digits and
+        emoji do not count: English uses all of them.
+    broken_characters: share of characters that no text holds (U+FFFD, control, unassigned).
+    """
+
+    tokens: int
+    characters: int
+    mean_nll: float
+    worst_window: float
+    distinct_2: float
+    function_words: float
+    ascii_letters: float
+    broken_characters: float
+
+
+@dataclass(frozen=True)
+class TextScore:
+    """The verdict on one continuation; signals is None when there was nothing to measure."""
+
+    verdict: English
+    reason: str
+    signals: Signals | None = None
+
+
+@dataclass(frozen=True)
+class Judgement:
+    """The verdict on a run.
+
+    score: mean over the prompts of their mean_nll, nats per token; None when nothing was measured.
+    judge: `<Hub id>#sha256:<12 digits of the weights>`; the bare id when the weights were not read.
+    """
+
+    english: English
+    reason: str
+    judge: str
+    score: float | None = None
+    weights_sha256: str | None = None
+    texts: tuple[TextScore, ...] = ()
+
+
+def clean(text: str) -> str:
+    """The text a reader would see: no chat markup, no half character at its end, bounded length.
+
+    Thinking tags go, what stands between them stays: within 32 tokens it is all there is. A
+    generation cut after N tokens may end inside a character of several bytes, which decodes to
+    U+FFFD and is no fault; anywhere else U+FFFD stays and counts.
+    """
+    text = _SURROGATES.sub("\ufffd", text[:MAX_CHARACTERS])
+    return _MARKUP.sub("", text).rstrip("\ufffd")
+
+
+def measure(text: str, nlls: Sequence[float]) -> Signals:
+    """The signals of a clean text with the negative log-likelihood (nats) of each of its tokens.
+
+    Raises ValueError without tokens.
+    """
+    if not nlls:
+        raise ValueError("a text without tokens has no signals")
+    words = [word.lower().replace("\u2019", "'") for word in _WORD.findall(text)]
+    pairs = list(itertools.pairwise(words))
+    letters = [character for character in text if character.isalpha()]
+    window = min(WINDOW, len(nlls))
+    return Signals(
+        tokens=len(nlls),
+        characters=len(text),
+        mean_nll=math.fsum(nlls) / len(nlls),
+        worst_window=max(
+            math.fsum(nlls[start : start + window]) / window
+            for start in range(len(nlls) - window + 1)
+        ),
+        distinct_2=_share(len(set(pairs)), len(pairs)),
+        function_words=_share(sum(word in FUNCTION_WORDS for word in words), len(words)),
+        ascii_letters=_share(sum(letter.isascii() for letter in letters), len(letters)),
+        broken_characters=_share(sum(map(_is_broken, text)), len(text)),
+    )
+
+
+def _share(part: int, whole: int) -> float:
+    return part / whole if whole else 0.0
+
+
+def _is_broken(character: str) -> bool:
+    if character in "\t\n\r":
+        return False
+    return character == "\ufffd" or unicodedata.category(character) in {"Cc", "Cn", "Co", "Cs"}
+
+
+def score_signals(signals: Signals | None, thresholds: Thresholds) -> TextScore:
+    """The verdict on one continuation; None stands for a text of which nothing was left.
+
+    One signal beyond its second bound is enough for not_fluent: each sees a kind of fault that the
+    others miss. Fluent needs every signal within its first bound and MIN_TOKENS tokens.
+    """
+    if signals is None:
+        return TextScore(English.INCONCLUSIVE, "no text left to judge")
+    if signals.characters >= MIN_CHARACTERS and not signals.distinct_2:
+        reason = f"no two words in {signals.characters} characters"
+        return TextScore(English.NOT_FLUENT, reason, signals)
+    if signals.tokens < MIN_TOKENS:
+        reason = f"{signals.tokens} tokens; fewer than {MIN_TOKENS} decide nothing"
+        return TextScore(English.INCONCLUSIVE, reason, signals)
+    doubtful: list[str] = []
+    bad: list[str] = []
+    for name in Thresholds.model_fields:
+        value: float = getattr(signals, name)
+        bounds: Bounds = getattr(thresholds, name)
+        sign = 1.0 if bounds.not_fluent >= bounds.fluent else -1.0
+        if sign * value > sign * bounds.not_fluent:
+            bad.append(f"{name} {value:.2f}, bound {bounds.not_fluent:.2f}")
+        elif sign * value > sign * bounds.fluent:
+            doubtful.append(f"{name} {value:.2f}, bound {bounds.fluent:.2f}")
+    if bad:
+        return TextScore(English.NOT_FLUENT, "; ".join(bad), signals)
+    if doubtful:
+        return TextScore(English.INCONCLUSIVE, "; ".join(doubtful), signals)
+    return TextScore(English.FLUENT, "every signal is within its bound", signals)
+
+
+def combine(scores: Sequence[TextScore]) -> English:
+    """The verdict on a run from those on its prompts.
+
+    fluent: of MIN_PROMPTS texts or more at least two thirds are fluent, and fewer than one third
+        are not_fluent. not_fluent: more than half are not_fluent. Otherwise inconclusive; not_run
+        when no text was judged.
+    Why not a plain majority: the costs differ. A false fluent is a PASS for a broken device, so it
+    asks for more than half; an inconclusive run is repeated or looked at. Why not every text:
+    a healthy model now and then writes a list, a name or a loop. The rates that follow, over three
+    and eight prompts, stand in the calibration file.
+    """
+    verdicts = Counter(score.verdict for score in scores if score.verdict is not English.NOT_RUN)
+    judged = verdicts.total()
+    if not judged:
+        return English.NOT_RUN
+    fluent, bad = verdicts[English.FLUENT], verdicts[English.NOT_FLUENT]
+    if 2 * bad > judged:
+        return English.NOT_FLUENT
+    if judged >= MIN_PROMPTS and 3 * fluent >= 2 * judged and 3 * bad < judged:
+        return English.FLUENT
+    return English.INCONCLUSIVE
+
+
+def load_calibrations() -> CalibrationFile:
+    """The calibrations that come with the package. Raises EnvironmentFault when unusable."""
+    source = resources.files("pipeline") / "data" / CALIBRATION_FILE
+    try:
+        return CalibrationFile.model_validate_json(source.read_bytes())
+    except (OSError, ValidationError) as error:
+        raise EnvironmentFault(
+            f"the judge's calibration cannot be read: {error}",
+            where=str(source),
+            remedy=f"Make it again: {CALIBRATE}",
+        ) from error
+
+
+def architecture_of(directory: Path) -> Architecture:
+    """What config.json in a model directory says. Raises UsageError when it cannot be read."""
+    path = directory / "config.json"
+    try:
+        config: Any = json.loads(path.read_bytes())
+        return Architecture(**{name: config[name] for name in Architecture.model_fields})
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UsageError(
+            f"not a language model that can judge: {error!r}",
+            where=str(path),
+            remedy="Name a directory with config.json, tokenizer and safetensors weights.",
+        ) from error
+
+
+def find_calibration(model: str, declared_id: str | None = None) -> tuple[str, Calibration]:
+    """(Hub id, calibration) of a judge: a Hub id, or a directory that holds one.
+
+    A directory is the model `declared_id` says, or else the calibrated one of its architecture.
+    Raises UsageError for a judge without calibration: bounds of one model mean nothing for another.
+    """
+    known = load_calibrations().judges
+    directory = Path(model)
+    if not directory.is_dir():
+        if model in known:
+            return model, known[model]
+        raise _uncalibrated(f"neither a directory nor a calibrated judge: {model!r}", known)
+    found = architecture_of(directory)
+    if declared_id is None:
+        for identity, calibration in known.items():
+            if calibration.architecture == found:
+                return identity, calibration
+        raise _uncalibrated(f"no calibration for the judge in {model!r} ({found!r})", known)
+    if declared_id not in known:
+        raise _uncalibrated(f"no calibration for the judge {declared_id!r}", known)
+    if known[declared_id].architecture != found:
+        raise _uncalibrated(f"{model!r} holds {found!r}, which is not {declared_id!r}", known)
+    return declared_id, known[declared_id]
+
+
+def _uncalibrated(reason: str, known: dict[str, Calibration]) -> UsageError:
+    names = ", ".join(sorted(known)) or "none"
+    return UsageError(reason, remedy=f"Calibrated: {names}. For another one: {CALIBRATE}")
+
+
+def judge(
+    continuations: Sequence[Continuation],
+    *,
+    model: str = DEFAULT_JUDGE,
+    declared_id: str | None = None,
+    python: str = sys.executable,
+    timeout: float = 600.0,
+) -> Judgement:
+    """Judge the continuations of one run with a language model on the CPU.
+
+    model: a directory, or a Hub id (which its process downloads). declared_id: the Hub id of what
+    is in the directory; without it the architecture decides. python: an interpreter with torch and
+    transformers. timeout: seconds for loading and judging together.
+    No text and no failure of the model's process raises: those end as not_run with the reason.
+    Raises UsageError when the judge has no calibration.
+    """
+    identity, calibration = find_calibration(model, declared_id)
+    cleaned = [Continuation(clean_prompt(item.prompt), clean(item.text)) for item in continuations]
+    asked = [item for item in cleaned if item.text]
+    measured: dict[str, Any] = {"weights_sha256": None, "nll": []}
+    if asked:
+        answer = _measure_in_process(asked, model, python, timeout)
+        if isinstance(answer, str):
+            return Judgement(English.NOT_RUN, answer[:MAX_REASON], identity)
+        measured = answer
+    sha256 = measured["weights_sha256"]
+    nlls = iter(measured["nll"])
+    texts = tuple(
+        score_signals(measure(item.text, next(nlls)) if item.text else None, calibration.thresholds)
+        for item in cleaned
+    )
+    means = [score.signals.mean_nll for score in texts if score.signals]
+    return Judgement(
+        english=combine(texts),
+        reason=_run_reason(texts),
+        judge=f"{identity}#sha256:{sha256[:12]}" if sha256 else identity,
+        score=math.fsum(means) / len(means) if means else None,
+        weights_sha256=sha256,
+        texts=texts,
+    )
+
+
+def clean_prompt(prompt: str) -> str:
+    """The end of a prompt, bounded: what stands just before the continuation counts most."""
+    return _SURROGATES.sub("\ufffd", _MARKUP.sub("", prompt[-MAX_CHARACTERS:]))
+
+
+def _run_reason(texts: Sequence[TextScore]) -> str:
+    """One line: the count of each verdict, then the reason of the first text that is not fluent."""
+    counts = Counter(score.verdict for score in texts)
+    line = ", ".join(f"{counts[verdict]} {verdict}" for verdict in English if counts[verdict])
+    first = next((score for score in texts if score.verdict is not English.FLUENT), None)
+    return f"{line} ({first.reason})"[:MAX_REASON] if first else line or "no texts"
+
+
+def _measure_in_process(
+    items: Sequence[Continuation], model: str, python: str, timeout: float
+) -> dict[str, Any] | str:
+    """What the model's process answered, checked: {"weights_sha256": ..., "nll": [[...], ...]}.
+
+    A str says why there is no answer.
+    """
+    question = json.dumps(
+        {"model": model, "items": [{"prompt": item.prompt, "text": item.text} for item in items]}
+    )
+    root = str(Path(__file__).resolve().parent.parent)
+    environment = {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        # the judge must not take a core of the device it judges: no torch_neuronx at import
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+    try:
+        process = subprocess.Popen(
+            [python, "-m", "pipeline.judge"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            start_new_session=True,
+        )
+    except OSError as error:
+        return f"the judge did not start: {error}"
+    try:
+        stdout, stderr = process.communicate(question.encode(), timeout=timeout)
+    except subprocess.TimeoutExpired:
+        return f"the judge did not answer within {timeout:g} s"
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.communicate()
+    if process.returncode:
+        said = stderr.decode(errors="replace").strip().splitlines()
+        return f"the judge ended with {process.returncode}: {said[-1] if said else 'no message'}"
+    return _checked_answer(stdout, len(items))
+
+
+def _checked_answer(stdout: bytes, count: int) -> dict[str, Any] | str:
+    try:
+        answer = json.loads(stdout)
+        nlls = answer["nll"]
+        finite = all(math.isfinite(value) for text in nlls for value in text)
+        if len(nlls) != count or not finite or not isinstance(answer["weights_sha256"], str):
+            return "the judge's answer has the wrong shape or is not finite"
+    except (ValueError, KeyError, TypeError) as error:
+        return f"the judge's answer cannot be read: {error!r}"
+    return {"weights_sha256": answer["weights_sha256"], "nll": nlls}
+
+
+# From here on: the model's own process.
+
+
+def _answer(question: dict[str, Any]) -> dict[str, Any]:
+    directory = _directory_of(question["model"])
+    likelihood = Likelihood(directory)
+    return {
+        "weights_sha256": weights_sha256(directory),
+        "nll": [likelihood(item["prompt"], item["text"]) for item in question["items"]],
+    }
+
+
+def _directory_of(model: str) -> Path:
+    if Path(model).is_dir():
+        return Path(model)
+    from huggingface_hub import snapshot_download
+
+    wanted = ["config.json", "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"]
+    return Path(snapshot_download(model, allow_patterns=[*wanted, "model*.safetensors*"]))
+
+
+def weights_sha256(directory: Path) -> str:
+    """SHA-256 over the safetensors files of a model directory, in the order of their names.
+
+    Raises FileNotFoundError without any.
+    """
+    files = sorted(directory.glob("*.safetensors"))
+    if not files:
+        raise FileNotFoundError(f"no safetensors weights in {directory}")
+    digest = hashlib.sha256()
+    for path in files:
+        with path.open("rb") as stream:
+            while block := stream.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+class Likelihood:
+    """A judge model in memory, float32 on one CPU thread. Needs torch and transformers."""
+
+    def __init__(self, directory: Path) -> None:
+        import torch
+        from transformers import AutoModelForCausalLM, AutoTokenizer
+
+        torch.set_num_threads(1)  # two threads on busy cores spin: ten times slower
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(str(directory))
+        self.model: Any = AutoModelForCausalLM.from_pretrained(
+            str(directory), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
+        )
+        self.model.train(False)
+
+    def __call__(self, prompt: str, text: str) -> list[float]:
+        """Negative log-likelihood (nats) of each token of `text` after `prompt`.
+
+        At most MAX_TOKENS values. Prompt and text are tokenised apart, so a value belongs to the
+        text alone; where a decoder dropped the space between the two it is put back.
+        """
+        import torch
+
+        glued = prompt[-1:].strip() and text[0].isalnum()
+        before = self._ids(prompt)[-MAX_PROMPT_TOKENS:]
+        after = self._ids(f" {text}" if glued else text)[:MAX_TOKENS]
+        start = self.tokenizer.bos_token_id
+        if start is None:
+            raise ValueError("the judge's tokenizer has no token to begin with")
+        with torch.inference_mode():
+            ids = torch.tensor([[start, *before, *after]])
+            logits = self.model(input_ids=ids, logits_to_keep=len(after) + 1).logits[0, :-1]
+            nll = torch.nn.functional.cross_entropy(logits, ids[0, -len(after) :], reduction="none")
+        values: list[float] = nll.tolist()
+        return values
+
+    def _ids(self, text: str) -> list[int]:
+        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
+        return ids
+
+
+def _main() -> None:
+    """Read a question on stdin, write the answer on stdout; what libraries print goes to stderr."""
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as stdout:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
+        json.dump(_answer(json.load(sys.stdin)), stdout)
+
+
+if __name__ == "__main__":
+    _main()

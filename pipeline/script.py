@@ -1,0 +1,148 @@
+"""From a Run to its run.py: one template for both tasks, both targets, all placements.
+
+The same Run gives the same bytes. The rendered file is formatted and lint-clean as it stands
+(tests hold it against ruff), and imports nothing of this package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from functools import cache
+from pathlib import Path
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+from pipeline.record import SCHEMA_VERSION, Parallelism, Run, Target, Task
+
+_IMAGE_SIZE = 224
+"""Side of the square picture in pixels: what most vision towers take as their smallest size."""
+
+_AUTO_CLASSES = {
+    Task.TEXT_GENERATION: "AutoModelForCausalLM",
+    Task.IMAGE_TEXT_TO_TEXT: "AutoModelForImageTextToText",
+}
+
+_RECORDED_PACKAGES = (
+    "torch",
+    "transformers",
+    "accelerate",
+    "huggingface_hub",
+    "safetensors",
+    "tokenizers",
+    "torch-neuronx",
+    "neuronx-cc",
+    "nki",
+)
+
+_PLAIN = re.compile(r"[\w .,:;/@+()=<>~!-]*")
+
+
+def template_folder() -> Path:
+    """templates/ of the checkout, or the copy inside an installed package."""
+    inside = Path(__file__).parent / "templates"
+    return inside if inside.is_dir() else Path(__file__).parent.parent / "templates"
+
+
+def environment() -> Environment:
+    """The Jinja environment of every template: undefined names are errors, blocks leave no line."""
+    made = Environment(
+        loader=FileSystemLoader(template_folder()),
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+        autoescape=False,  # noqa: S701 -- no HTML: values go through `literal` or `plain`
+    )
+    made.filters["literal"] = literal
+    made.filters["plain"] = plain
+    return made
+
+
+def literal(value: object) -> str:
+    """A Python literal in the formatter's style; what it evaluates to is `value` itself.
+
+    Everything that a model list can bring into a script passes here or through `plain`.
+    """
+    if isinstance(value, str):
+        text = repr(value)
+        if text[0] == "'" and '"' not in text:
+            text = f'"{text[1:-1]}"'
+        elif text[0] == "'" and text.count('"') <= text.count("\\'"):
+            text = '"' + text[1:-1].replace("\\'", "'").replace('"', '\\"') + '"'
+        return text
+    if isinstance(value, tuple | list):
+        inner = ", ".join(literal(item) for item in value)
+        return f"({inner},)" if len(value) == 1 else f"({inner})"
+    if value is None or isinstance(value, bool | int | float):
+        return repr(value)
+    raise TypeError(f"no literal for {type(value).__name__}")
+
+
+def plain(text: str) -> str:
+    """`text` unchanged if it can stand in a docstring; ValueError otherwise."""
+    if not _PLAIN.fullmatch(text):
+        raise ValueError(f"cannot stand in a docstring: {text!r}")
+    return text
+
+
+@cache
+def _template() -> tuple[Environment, str]:
+    return environment(), "run.py.jinja"
+
+
+def render(run: Run) -> str:
+    """The text of run.py for a run that has a placement (ValueError for a refused one)."""
+    if run.placement is None:
+        raise ValueError(f"{run.run_id} is refused: there is nothing to render")
+    made, name = _template()
+    stack = run.stack
+    neuron = stack.target is not Target.CPU
+    made_for = [("torch", stack.torch), (stack.library, stack.library_version)]
+    if stack.python:
+        made_for.insert(0, ("python", stack.python))
+    for package, version in (
+        ("torch-neuronx", stack.torch_neuronx),
+        ("neuronx-cc", stack.neuronx_cc),
+        ("nki", stack.nki),
+    ):
+        if version:
+            made_for.append((package, version))
+    stack_lines = [f"{package} {version}" for package, version in made_for]
+    if neuron:
+        stack_lines += [
+            f"{what} {version}"
+            for what, version in (("runtime", stack.runtime), ("driver", stack.driver))
+            if version
+        ]
+    if run.extra_packages:
+        stack_lines.append(f"and: {', '.join(run.extra_packages)}")
+    cores = run.placement.cores
+    return made.get_template(name).render(
+        run=run,
+        target_words=(
+            f"{cores} NeuronCore{'s' if cores > 1 else ''} of AWS Trainium2"
+            if neuron
+            else f"the CPU, in {cores} process{'es' if cores > 1 else ''}"
+        ),
+        stack_lines=stack_lines,
+        made_for=made_for,
+        schema_version=SCHEMA_VERSION,
+        prefill_chunk=run.prefill_chunk,
+        device="neuron" if neuron else "cpu",
+        backend="neuron" if neuron else "inductor",
+        process_group="neuron" if neuron else "gloo",
+        neuron=neuron,
+        image=run.task is Task.IMAGE_TEXT_TO_TEXT,
+        auto_class=_AUTO_CLASSES[run.task],
+        sharded=cores > 1,
+        expert=run.placement.parallelism is Parallelism.EXPERT,
+        moe=run.mixture_of_experts,
+        image_size=_IMAGE_SIZE,
+        version_names=_RECORDED_PACKAGES,
+    )
+
+
+def sha256(text: str) -> str:
+    """Identity of a rendered script: hex digest of its UTF-8 bytes."""
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,48 @@
+"""What differs between the targets outside run.py: where their compilers keep compiled graphs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from pipeline.record import Target
+
+
+@dataclass(frozen=True)
+class CompilerCache:
+    """A compiler's cache on disk.
+
+    directory: the environment variable that names the directory of finished entries.
+    scratch: further variables that must point away from places shared between runs.
+    entries: glob of the files worth keeping.
+    """
+
+    directory: str
+    scratch: tuple[str, ...]
+    entries: str
+
+    def environment(self, cache: Path, scratch: Path) -> dict[str, str]:
+        """Variables that keep all of a run's compiler files below its own two directories."""
+        made = {self.directory: str(cache)}
+        for name in self.scratch:
+            made[name] = str(scratch / name.lower())
+        return made
+
+
+CACHES = {
+    # Names and defaults of TorchNeuron's caches: read at import or at the first compilation, so
+    # they stand in the environment before any process starts.
+    Target.NEURON: CompilerCache(
+        directory="TORCH_NEURONX_NEFF_CACHE_DIR",
+        scratch=(
+            "TORCH_NEURONX_NEFF_LOCAL_CACHE_DIR",
+            "TORCH_NEURONX_HLO_CACHE_DIR",
+            "TORCH_NEURONX_DEBUG_DIR",
+            "NKI_COMPILE_CACHE_URL",
+        ),
+        entries="*.neff",
+    ),
+    # https://docs.pytorch.org/tutorials/recipes/torch_compile_caching_configuration_tutorial.html
+    Target.CPU: CompilerCache(directory="TORCHINDUCTOR_CACHE_DIR", scratch=(), entries="*"),
+}
+CACHES[Target.SIMULATOR] = CACHES[Target.NEURON]

@@ -1,0 +1,180 @@
+"""run.py: one template for every kind of run, safe against what a list can hold."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from pipeline import script
+from pipeline.record import Parallelism, Placement, Run, Target, Task
+from tests import papers
+
+HOSTILE = (
+    "a \"double\" and a 'single' quote",
+    '"""); import os; os.abort()  #',
+    "a newline\nand a back\\slash and a tab\t.",
+    "{{ 7 * 7 }} {% raw %} £ é 日本 \N{RIGHT-TO-LEFT OVERRIDE}",
+    "it's",
+)
+
+
+def _placement(cores: int, parallelism: Parallelism) -> Placement:
+    return papers.placement(cores, parallelism=parallelism)
+
+
+def _kinds() -> list[Run]:
+    made = []
+    for task, target, (cores, parallelism), experts, source in itertools.product(
+        Task,
+        (Target.CPU, Target.NEURON),
+        ((1, Parallelism.NONE), (2, Parallelism.TENSOR), (4, Parallelism.EXPERT)),
+        (False, True),
+        (None, "/somewhere/else"),
+    ):
+        made.append(
+            papers.run(
+                "some-org/Some.Model_1",
+                stack=papers.stack(target),
+                task=task,
+                placement=_placement(cores, parallelism),
+                mixture_of_experts=experts,
+                source=source,
+                prompts=HOSTILE,
+                extra_packages=("einops==0.8.1",),
+            )
+        )
+    return made
+
+
+@pytest.fixture(scope="module")
+def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rendered")
+    for number, run in enumerate(_kinds()):
+        (folder / f"run_{number}.py").write_text(script.render(run))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("format", "--check"),
+        ("check", "--select", "E,F,W,I,B,UP,SIM,PTH,C4,RET,PIE", "--ignore", "E501"),
+    ],
+)
+def test_every_kind_is_formatted_and_lint_clean(rendered: Path, command: tuple[str, ...]) -> None:
+    """A rendered file is what a formatter would leave and a linter has nothing to say of."""
+    done = subprocess.run(
+        [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "100", "."],
+        cwd=rendered,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_kind_type_checks(rendered: Path) -> None:
+    """A wrong name or a forgotten import in a branch of the template cannot hide."""
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-m",
+            "mypy",
+            "--ignore-missing-imports",
+            "--follow-imports=skip",
+            "--check-untyped-defs",
+            "--scripts-are-modules",
+            "--no-incremental",
+            *(str(rendered / f"run_{number}.py") for number in (0, 7, 13, 22, 31, 40, 47)),
+        ],
+        cwd=rendered,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_same_run_same_bytes() -> None:
+    """Rendering depends on the run alone."""
+    for run in _kinds()[:4]:
+        again = Run.model_validate_json(run.model_dump_json())
+        assert script.render(run) == script.render(again)
+
+
+def test_constants_are_what_was_asked() -> None:
+    """The constants at the top evaluate to the run's own values, hostile prompts included."""
+    for run in _kinds():
+        constants: dict[str, Any] = {}
+        for node in ast.parse(script.render(run)).body:
+            if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
+                constants[node.targets[0].id] = (
+                    None if node.targets[0].id == "Counts" else ast.literal_eval(node.value)
+                )
+        assert run.placement is not None
+        assert tuple(constants["PROMPTS"]) == run.prompts
+        assert constants["MODEL_ID"] == run.model_id
+        assert constants.get("SOURCE") == run.source
+        assert constants["REVISION"] == run.revision
+        assert constants["CORES"] == run.placement.cores
+        assert constants["PARALLELISM"] == run.placement.parallelism
+        assert constants["NEW_TOKENS"] == run.new_tokens
+        assert constants["MADE_FOR"]["torch"] == run.stack.torch
+        assert constants["MADE_FOR"].get("neuronx-cc") == run.stack.neuronx_cc
+
+
+def test_stands_alone() -> None:
+    """A script imports nothing of this project and names no path of it."""
+    for run in _kinds():
+        text = script.render(run)
+        names = {
+            alias.name if isinstance(node, ast.Import) else node.module
+            for node in ast.walk(ast.parse(text))
+            if isinstance(node, ast.Import | ast.ImportFrom)
+            for alias in node.names
+        }
+        assert not {name for name in names if name and name.split(".")[0] in ("pipeline", "demo")}
+        assert str(Path(__file__).parent.parent) not in text
+
+
+def test_only_what_the_run_needs() -> None:
+    """A one-core CPU script speaks of no process group, no experts, no device; and so on."""
+    by_kind = {
+        (run.stack.target, run.placement.cores, run.mixture_of_experts, run.task): script.render(
+            run
+        )
+        for run in _kinds()
+        if run.placement and run.source
+    }
+    one = by_kind[Target.CPU, 1, False, Task.TEXT_GENERATION]
+    assert not any(word in one for word in ("init_process_group", "experts", "neuron.", "PIL"))
+    split = by_kind[Target.NEURON, 4, True, Task.IMAGE_TEXT_TO_TEXT]
+    for word in ('init_process_group("neuron")', "ep_size=CORES", "all_reduce", "batched_mm"):
+        assert word in split
+    assert "NEURON_RT_VISIBLE_CORES" in split
+    assert "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION" in split
+
+
+def test_a_refused_run_has_no_script() -> None:
+    """There is nothing to render for a run without a placement."""
+    with pytest.raises(ValueError, match="refused"):
+        script.render(papers.refused())
+
+
+@pytest.mark.parametrize("text", [*HOSTILE, "", "plain", "'\"'\"", "\x00\x1b[31m"])
+def test_literal_is_the_value(text: str) -> None:
+    """A literal evaluates to what it was made of."""
+    assert ast.literal_eval(script.literal(text)) == text
+
+
+def test_docstring_text_cannot_end_the_docstring() -> None:
+    """What stands in the docstring is refused when it could be code."""
+    for text in ('"""', "a\\", "a\nb", "{{ x }}"):
+        with pytest.raises(ValueError, match="docstring"):
+            script.plain(text)

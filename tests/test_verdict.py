@@ -1,0 +1,152 @@
+"""The verdict: what decides, in which order, and that doubt is never a PASS."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline import verdict
+from pipeline.record import (
+    CallCounts,
+    Check,
+    CpuMatch,
+    English,
+    Failure,
+    Generation,
+    Observation,
+    Run,
+    Task,
+)
+from pipeline.reference import NoReference, Reference, Step
+from tests import papers
+
+NONE = CallCounts(graphs=0, compiled=0, restored=0)
+ONE_CORE = papers.run()
+TWO_CORES = papers.run(placement=papers.placement(2))
+MATCH = Check(cpu_match=CpuMatch.EXACT, max_gap=0.0)
+
+
+def _answers(*tokens: tuple[int, ...]) -> tuple[Generation, ...]:
+    return tuple(
+        Generation(prompt=prompt, tokens=ids, text="text")
+        for prompt, ids in zip(papers.PROMPTS, tokens, strict=False)
+    )
+
+
+def _seen(**changes: Any) -> Observation:
+    answers = _answers((1, 2, 3, 4), (5, 6, 7, 8), (9, 8, 7, 8))
+    return papers.observation(**{"ranks_agree": True, "generations": answers, **changes})
+
+
+@pytest.mark.parametrize(
+    ("changes", "failure"),
+    [
+        ({}, None),
+        ({"all_calls": NONE, "first_call": NONE}, Failure.CPU_FALLBACK),
+        ({"all_calls": CallCounts(graphs=2, compiled=0, restored=0)}, Failure.CPU_FALLBACK),
+        ({"all_calls": CallCounts(graphs=2, compiled=None, restored=None)}, Failure.CPU_FALLBACK),
+        ({"all_calls": CallCounts(graphs=2, compiled=0, restored=2)}, None),
+        ({"second_call": CallCounts(graphs=1, compiled=1, restored=0)}, Failure.RECOMPILED),
+        ({"second_call": CallCounts(graphs=0, compiled=1, restored=0)}, Failure.RECOMPILED),
+        ({"second_call": CallCounts(graphs=1, compiled=0, restored=1)}, Failure.RECOMPILED),
+        ({"all_calls": CallCounts(graphs=4, compiled=4, restored=0)}, Failure.RECOMPILED),
+        ({"first_call": None}, Failure.HARNESS),
+        ({"second_call": None}, Failure.HARNESS),
+        ({"all_calls": None}, Failure.HARNESS),
+        ({"generations": ()}, Failure.HARNESS),
+        ({"logits_finite": False}, Failure.WRONG_TOKENS),
+        ({"logits_finite": None}, Failure.WRONG_TOKENS),
+        ({"repeatable": False}, Failure.WRONG_TOKENS),
+        ({"repeatable": None}, Failure.WRONG_TOKENS),
+        ({"vocab_size": None}, Failure.WRONG_TOKENS),
+        ({"vocab_size": 9}, Failure.WRONG_TOKENS),
+        ({"generations": _answers((1, 2, 3), (1, 2, 3, 4), (1, 2, 3, 4))}, Failure.WRONG_TOKENS),
+        (
+            {"generations": _answers((-1, 2, 3, 4), (1, 2, 3, 4), (5, 6, 7, 8))},
+            Failure.WRONG_TOKENS,
+        ),
+    ],
+)
+def test_guards(changes: dict[str, Any], failure: Failure | None) -> None:
+    """Each guard fails the run by itself, whatever the CPU said; without one it passes."""
+    assert verdict.decide(ONE_CORE, _seen(**changes), MATCH).failure is failure
+
+
+@pytest.mark.parametrize(("agree", "failure"), [(True, None), (False, "w"), (None, "w")])
+def test_ranks_must_agree(agree: bool | None, failure: str | None) -> None:
+    """On several cores the ranks' tokens are compared, and not knowing is not agreement."""
+    told = verdict.decide(TWO_CORES, _seen(ranks_agree=agree), MATCH)
+    assert told.failure is (Failure.WRONG_TOKENS if failure else None)
+
+
+def test_one_core_has_no_ranks() -> None:
+    """A single rank has nobody to agree with."""
+    assert verdict.decide(ONE_CORE, _seen(ranks_agree=None), MATCH).failure is None
+
+
+@pytest.mark.parametrize("run", [ONE_CORE, TWO_CORES])
+@pytest.mark.parametrize(
+    ("cpu", "english", "failure"),
+    [
+        (CpuMatch.EXACT, English.NOT_RUN, None),
+        (CpuMatch.NEAR_TIE, English.NOT_FLUENT, None),
+        (CpuMatch.MISMATCH, English.FLUENT, Failure.WRONG_TOKENS),
+        (CpuMatch.MISMATCH, English.NOT_RUN, Failure.WRONG_TOKENS),
+        (CpuMatch.NOT_RUN, English.FLUENT, None),
+        (CpuMatch.NOT_RUN, English.NOT_FLUENT, Failure.NOT_FLUENT),
+        (CpuMatch.NOT_RUN, English.INCONCLUSIVE, Failure.INCONCLUSIVE),
+        (CpuMatch.NOT_RUN, English.NOT_RUN, Failure.INCONCLUSIVE),
+    ],
+)
+def test_evidence(run: Run, cpu: CpuMatch, english: English, failure: Failure | None) -> None:
+    """The CPU decides where it ran, the judge where it did not, and doubt is an ERROR."""
+    told = verdict.decide(run, _seen(), Check(cpu_match=cpu, english=english))
+    assert told.failure is failure
+    assert bool(told.reason) is (failure is not None)
+
+
+@pytest.mark.parametrize(
+    "answers",
+    [
+        _answers((1, 2, 3, 4), (9, 9, 9, 9), (5, 6, 7, 8)),
+        _answers((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)),
+    ],
+)
+def test_constant_output(answers: tuple[Generation, ...]) -> None:
+    """One token over and over, or one answer to every prompt, fails unless the CPU says it too."""
+    seen = _seen(generations=answers)
+    fluent = Check(english=English.FLUENT)
+    assert verdict.decide(ONE_CORE, seen, fluent).failure is Failure.WRONG_TOKENS
+    assert verdict.decide(ONE_CORE, seen, MATCH).failure is None
+
+
+def test_three_questions_about_one_picture_may_have_one_answer() -> None:
+    """The same answer to every prompt is a fault only where the prompts ask different things."""
+    seen = _seen(generations=_answers((1, 2, 3, 4), (1, 2, 3, 4), (1, 2, 3, 4)))
+    picture = papers.run(task=Task.IMAGE_TEXT_TO_TEXT)
+    assert verdict.decide(picture, seen, Check(english=English.FLUENT)).failure is None
+
+
+@pytest.mark.parametrize(
+    ("steps", "match"),
+    [
+        ([(0, 0), (0, 0)], CpuMatch.EXACT),
+        ([(0, 0), (0.21, 1)], CpuMatch.NEAR_TIE),
+        ([(0.25, 4), (0, 0)], CpuMatch.NEAR_TIE),
+        ([(0.26, 1), (0, 0)], CpuMatch.MISMATCH),
+        ([(0.1, 5), (0, 0)], CpuMatch.MISMATCH),
+        ([(0, 0), (float("inf"), 9)], CpuMatch.MISMATCH),
+        ([(float("nan"), 0), (0, 0)], CpuMatch.MISMATCH),
+    ],
+)
+def test_match(steps: list[tuple[float, int]], match: CpuMatch) -> None:
+    """A tie is within 0.25 nats and the first five places; anything that is not is a mismatch."""
+    found = Reference((tuple(Step(gap, place) for gap, place in steps),), cached=False)
+    assert verdict.match(found)[0] is match
+
+
+def test_no_reference_is_not_a_match() -> None:
+    """Why the reference did not run is kept, and it counts as not run."""
+    assert verdict.match(NoReference("too large")) == (CpuMatch.NOT_RUN, None, "too large")
+    assert verdict.match(Reference((), cached=False))[0] is CpuMatch.NOT_RUN
