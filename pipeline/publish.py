@@ -1,0 +1,273 @@
+"""From records to results/ and COMPATIBILITY.md: everything is derived first, then written.
+
+Records are untrusted input: a file that is not a valid one loses nothing but itself, and is told.
+No git here.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+
+from pipeline import results as store
+from pipeline import tables
+from pipeline.errors import QualifyError, RecordError, ResultsError
+from pipeline.record import (
+    MAX_PAPER_BYTES,
+    SCHEMA_VERSION,
+    Failure,
+    Plan,
+    Record,
+    Result,
+    Run,
+    Stage,
+    Target,
+    find_records,
+    read,
+)
+from pipeline.rows import Row, newness
+
+MAX_RECORDS = 20_000
+"""Record files in one publication: twenty stacks of a campaign of 1 000 models."""
+
+MAX_CLOCK_SKEW = timedelta(days=1)
+"""A row dated later than this from now would win against every honest one until then: refused."""
+
+
+class ChangeKind(StrEnum):
+    """What a publication changed for one run, compared with what was current before."""
+
+    NEW = "new"
+    NEWLY_FAILING = "newly_failing"
+    FIXED = "fixed"
+    STILL_FAILING = "still_failing"
+    UNEXPECTED_PASS = "unexpected_pass"  # noqa: S105 -- a word, not a password
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One observation in short."""
+
+    run_id: str
+    result: Result
+    stage: Stage
+    failure: Failure | None
+    tested_at: datetime
+
+
+@dataclass(frozen=True)
+class Change:
+    """One run whose current row says PASS or FAIL anew.
+
+    before: the row it replaced, or for a stack's first row that of the newest other stack of the
+    same target; None when the model was never seen there. Stages are ordered by progress.
+    """
+
+    kind: ChangeKind
+    model_id: str
+    before: Seen | None
+    after: Seen
+
+
+@dataclass(frozen=True)
+class Published:
+    """What a publication did.
+
+    added: rows that history did not hold yet; passed, failed, errors: how many of them are which.
+    changes: by model id and run id; a model that still passes has none.
+    problems: one sentence for each record file that could not be used.
+    written: the paths that changed, removed ones included; [] when all was published before.
+    """
+
+    added: int
+    passed: int
+    failed: int
+    errors: int
+    changes: tuple[Change, ...]
+    problems: tuple[str, ...]
+    written: tuple[Path, ...]
+
+    def check(self) -> None:
+        """ResultsError when a record file could not be used, after the good ones are published."""
+        if self.problems:
+            raise ResultsError(
+                "\n".join(
+                    (f"published, but {len(self.problems)} could not be used:", *self.problems)
+                ),
+                remedy="the runs concerned count as ERROR and are tried again",
+            )
+
+
+def publish(
+    record_paths: Sequence[Path],
+    *,
+    results: Path,
+    table: Path,
+    catalog_view: tables.Wishes,
+    plan: Plan | None,
+    now: datetime,
+    max_age_days: int | None = None,
+) -> Published:
+    """Put the records found at `record_paths` into `results` and write the page `table` anew.
+
+    catalog_view: what people want and exclude, for the page and for unexpected passes.
+    plan: with it, each planned run ends in a row; one without a record is ERROR (or its refusal).
+    now: dates rows that have no date of their own when there is no record to take it from.
+    max_age_days: older results are marked stale on the page.
+
+    The same records give the same bytes, and publishing them twice adds nothing. ResultsError when
+    there is nothing to publish, or when a record comes from the simulator: then nothing is written.
+    """
+    records, problems, broken = _read_all(record_paths, now)
+    at = max((record.tested_at or record.started_at for record in records), default=now)
+    if plan:
+        records += _absent(plan, records, broken, at)
+    if any(record.run.stack.target is Target.SIMULATOR for record in records):
+        raise ResultsError(
+            "a record comes from the simulator, which is a test double",
+            remedy="publish records of the targets neuron and cpu only",
+        )
+    if not records:
+        raise ResultsError(
+            "\n".join(("there is no record to publish", *problems)),
+            remedy="see whether the jobs ran and left their artifacts",
+        )
+    rows = [store.row_of(record) for record in records]
+
+    migrated = store.migrate(results)
+    update = store.prepare(results, rows)
+    scripts = {row["run_id"] for row in update.after if row["run_py"]}
+    base = Path(os.path.relpath(results / "scripts", table.parent)).as_posix()
+    page = tables.compatibility(
+        update.after,
+        catalog_view,
+        max_age_days=max_age_days,
+        script_link=lambda run: tables.url(f"{base}/{run}.py") if run in scripts else None,
+    ).encode()
+    files = dict(update.files)
+    if not table.is_file() or table.read_bytes() != page:
+        files[table] = page
+    written = store.write(files)
+    kinds = [row["result"] for row in update.added]
+    return Published(
+        added=len(update.added),
+        passed=kinds.count(Result.PASS),
+        failed=kinds.count(Result.FAIL),
+        errors=kinds.count(Result.ERROR),
+        changes=tuple(_changes(update, catalog_view)),
+        problems=tuple(problems),
+        written=tuple(dict.fromkeys([*migrated, *written])),
+    )
+
+
+def _read_all(
+    paths: Sequence[Path], now: datetime
+) -> tuple[list[Record], list[str], dict[str, str]]:
+    """Ended records, problems, and run id -> reason of broken files as far as they tell theirs."""
+    files = find_records(list(paths))
+    if len(files) > MAX_RECORDS:
+        raise ResultsError(f"{len(files)} record files; limit {MAX_RECORDS}")
+    records: list[Record] = []
+    problems: list[str] = []
+    broken: dict[str, str] = {}
+    for path in files:
+        try:
+            records.append(_read(path, now))
+        except QualifyError as error:
+            problems.append(str(error))
+            broken |= dict.fromkeys(_names(path), error.reason)
+    return records, problems, broken
+
+
+def _read(path: Path, now: datetime) -> Record:
+    """The record in `path`, ended, and one of which a row can be made."""
+    record = store.close(read(Record, path))
+    if record.schema_version != SCHEMA_VERSION:
+        raise RecordError(f"schema version {record.schema_version}", where=str(path))
+    if record.tested_at and record.tested_at > now + MAX_CLOCK_SKEW:
+        raise RecordError(f"dated in the future: {record.tested_at}", where=str(path))
+    try:
+        store.row_of(record)
+    except ResultsError as error:
+        raise RecordError(error.reason, where=str(path)) from error
+    return record
+
+
+def _names(path: Path) -> set[str]:
+    """Run ids that a broken record file may be of: its folder's name, and what it says itself."""
+    names = {path.parent.name}
+    try:
+        if path.stat().st_size <= MAX_PAPER_BYTES:
+            names.add(str(json.loads(path.read_bytes())["run"]["run_id"]))
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
+        pass  # the folder's name has to do
+    return names
+
+
+def _absent(
+    plan: Plan, records: Sequence[Record], broken: dict[str, str], at: datetime
+) -> list[Record]:
+    """Records for the planned runs that left none, or none that can be read."""
+
+    def unreadable(run: Run) -> Record:
+        reason = f"its record cannot be read: {broken[run.run_id]}"
+        return store.unrecorded(run, at, Failure.HARNESS, reason[:4_000])
+
+    return [
+        unreadable(record.run) if record.run.run_id in broken else record
+        for record in store.missing(plan, records, at)
+    ]
+
+
+def _changes(update: store.Update, wishes: tables.Wishes) -> Iterable[Change]:
+    """What is new among PASS and FAIL; ERROR says nothing of a model, so it changes nothing."""
+    impossible = {model.id for model in wishes.excluded if model.reason == "incompatible"}
+    before = {row["run_id"]: row for row in update.before}
+    others: dict[tuple[str, str], list[Row]] = {}
+    for row in update.before:
+        if row["result"] != Result.ERROR:
+            others.setdefault((row["model_id"], row["target"]), []).append(row)
+    for row in update.after:
+        old = before.get(row["run_id"])
+        if row["result"] == Result.ERROR or row == old:
+            continue
+        if old is None or old["result"] == Result.ERROR:
+            old = max(
+                others.get((row["model_id"], row["target"]), []),
+                key=lambda other: newness(other["run_id"]),
+                default=None,
+            )
+        kind = _kind(old, row, unexpected=row["model_id"] in impossible)
+        if kind:
+            yield Change(kind, row["model_id"], _seen(old) if old else None, _seen(row))
+
+
+def _kind(old: Row | None, row: Row, *, unexpected: bool) -> ChangeKind | None:
+    passes = row["result"] == Result.PASS
+    if passes and unexpected:
+        return ChangeKind.UNEXPECTED_PASS
+    if old is None:
+        return ChangeKind.NEW
+    match old["result"] == Result.PASS, passes:
+        case True, False:
+            return ChangeKind.NEWLY_FAILING
+        case False, True:
+            return ChangeKind.FIXED
+        case False, False:
+            return ChangeKind.STILL_FAILING
+    return None
+
+
+def _seen(row: Row) -> Seen:
+    return Seen(
+        run_id=row["run_id"],
+        result=Result(row["result"]),
+        stage=Stage(row["stage"]),
+        failure=Failure(row["failure"]) if row["failure"] else None,
+        tested_at=row["tested_at"],
+    )
