@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Sized
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 import click
 
-from pipeline.errors import QualifyError, RunsFailed, UsageError
+from pipeline.errors import EnvironmentFault, QualifyError, RunsFailed, UsageError
 
 if TYPE_CHECKING:
     from pipeline.catalog import Catalog
@@ -77,18 +77,46 @@ class _Group(click.Group):
             click.echo(f"qualify: {error}", err=True)
             ctx.exit(error.exit_code)
         except BrokenPipeError:
-            # The reader of our output went away, as `| head` does: no fault of ours.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _reader_left(sys.stdout)
             ctx.exit(0)
+        except OSError as error:
+            if error.filename is None:
+                raise
+            click.echo(f"qualify: {error.filename}: {error.strerror}", err=True)
+            ctx.exit(QualifyError.exit_code)
+
+
+def _reader_left(stream: TextIO) -> None:
+    """The reader of our output went away, as `| head` does: no fault of ours, and no more said."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def _version(ctx: click.Context, _: click.Parameter, asked: bool) -> None:
+    if not asked or ctx.resilient_parsing:
+        return
+    from importlib.metadata import PackageNotFoundError, version
+
+    try:
+        click.echo(f"qualify {version('trn-qualify')}")
+    except PackageNotFoundError:
+        click.echo("qualify of a checkout that is not installed")
+    ctx.exit()
 
 
 @click.group(cls=_Group, context_settings={"help_option_names": ["-h", "--help"]})
-@click.version_option(package_name="trn-qualify", prog_name="qualify")
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_version,
+    help="Show the version and exit.",
+)
 def main() -> None:
     """Does a Transformers model run on AWS Trainium2, on which stack, and how to replay it?"""
 
 
-@main.command()
+@main.command(short_help="Check the model list.")
 @list_option
 @json_option
 def validate(list_path: Path, as_json: bool) -> None:
@@ -117,20 +145,26 @@ def validate(list_path: Path, as_json: bool) -> None:
     if as_json:
         _print_json({"problems": []})
         return
-    click.echo(
-        f"{list_path}: {len(catalog.models)} models, {len(catalog.excluded)} excluded, "
-        f"{len(catalog.stacks)} stacks, {len(catalog.runners)} runner classes: no problem found"
+    counts = (
+        _count(catalog.models, "model"),
+        f"{len(catalog.excluded)} excluded",
+        _count(catalog.stacks, "stack"),
+        _count(catalog.runners, "runner class", "runner classes"),
     )
+    click.echo(f"{list_path}: {', '.join(counts)}: no problem found")
 
 
-@main.command()
+@main.command(short_help="Decide which runs are due, and why.")
 @list_option
 @results_option
 @records_option
 @facts_option
 @stack_option
 @click.option(
-    "--select", multiple=True, metavar="GLOB", help="Only run ids like this; may be repeated."
+    "--select",
+    multiple=True,
+    metavar="GLOB",
+    help="Only run ids like this, or this model's; may be repeated.",
 )
 @click.option("--force", is_flag=True, help="Plan what is selected whether it is due or not.")
 @click.option(
@@ -164,7 +198,7 @@ def plan(
         click.echo(_plan_table(made))
 
 
-@main.command()
+@main.command(short_help="Print a run's run.py.")
 @click.argument("run")
 @list_option
 @results_option
@@ -178,11 +212,14 @@ def script(
 
     asked = _one(run, list_path, results, facts_cache, stacks)
     if asked.refusal:
-        raise UsageError(f"{asked.run_id} is refused ({asked.refusal.failure}): there is no script")
+        raise UsageError(
+            f"{asked.run_id} is refused, so there is no script: "
+            f"{asked.refusal.failure}: {asked.refusal.reason}"
+        )
     click.echo(scripts.render(asked), nl=False)
 
 
-@main.command()
+@main.command(short_help="Execute runs and leave their records.")
 @click.argument("what")
 @list_option
 @results_option
@@ -223,27 +260,35 @@ def run(
 
     Each run leaves a folder below --records with record.json, run.py and log.txt.
     """
-    from pipeline import runner
     from pipeline.catalog import load
 
+    try:
+        from pipeline import runner
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"running needs the Python package {error.name}, which is not installed",
+            remedy="pip install 'trn-qualify[run]'",
+        ) from error
     catalog = load(list_path)
     runs = _runs(what, list_path, results, facts_cache, stacks)
     settings = _settings(catalog, list_path, records, None if no_store else store, references)
     ended: list[Record] = []
     for number, asked in enumerate(runs, 1):
         note = _progress(f"[{number}/{len(runs)}] {asked.model_id}", to_stderr=as_json)
-        note(f"{_how(asked)}; {asked.reason}")
+        note(f"{_how(asked)}; due: {asked.reason}")
         record = runner.run(asked, settings, note)
         note(runner.summary(record))
         ended.append(record)
     if as_json:
         _print_json([json.loads(record.model_dump_json()) for record in ended])
+    elif not runs:
+        click.echo(f"{what} holds no run: there is nothing to do")
     bad = [record.run.model_id for record in ended if record.failure]
     if strict and bad:
-        raise RunsFailed(f"{len(bad)} of {len(ended)} runs did not PASS: {', '.join(bad)}")
+        raise RunsFailed(f"{len(bad)} of {_count(ended, 'run')} did not PASS: {', '.join(bad)}")
 
 
-@main.command()
+@main.command(short_help="Derive results and page from records.")
 @click.argument("records", nargs=-1, required=True, type=_path())
 @list_option
 @results_option
@@ -297,8 +342,8 @@ def publish(
         )
     else:
         click.echo(
-            f"{published.added} new rows: {published.passed} PASS, {published.failed} FAIL, "
-            f"{published.errors} ERROR"
+            f"{published.added} new row{'' if published.added == 1 else 's'}: "
+            f"{published.passed} PASS, {published.failed} FAIL, {published.errors} ERROR"
         )
         for change in published.changes:
             click.echo(f"  {change}")
@@ -307,12 +352,12 @@ def publish(
     published.check()
 
 
-@main.command()
+@main.command(short_help="Show published results.")
 @click.argument("model", required=False)
 @results_option
 @json_option
 def show(model: str | None, results: Path, as_json: bool) -> None:
-    """Show the current results, or everything about MODEL (an id or a glob)."""
+    """Show the current results, or everything about MODEL (a model id, run id or glob)."""
     from pipeline import view
 
     rows = view.rows(results, model)
@@ -329,6 +374,11 @@ def show(model: str | None, results: Path, as_json: bool) -> None:
 
 def _print_json(value: object) -> None:
     click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+
+
+def _count(things: Sized, noun: str, plural: str = "") -> str:
+    number = len(things)
+    return f"{number} {noun if number == 1 else plural or f'{noun}s'}"
 
 
 def _facts(
@@ -370,6 +420,7 @@ def _earlier(results: Path) -> dict[str, Earlier]:
     if not (results / "current").is_dir():
         return {}
     from pipeline import results as store
+    from pipeline.errors import ResultsError
     from pipeline.plan import Earlier
     from pipeline.record import Failure, Result, Stage
 
@@ -385,16 +436,28 @@ def _earlier(results: Path) -> dict[str, Earlier]:
         "cache_keys",
     ]
     attempts = store.last_attempts(results)
+    inconclusive = any(last.failure is Failure.INCONCLUSIVE for last in attempts.values())
+    tried = ["run_id", "tested_at", "revision", "script_sha256"]
+    history = store.read_history(results, tried) if inconclusive else []
+    history.sort(key=lambda row: row["tested_at"])
+    newest = {row["run_id"]: row for row in history}
     earlier = {}
     for row in store.read_current(results, columns):
-        last = attempts[row["run_id"]]
+        last = attempts.get(row["run_id"])
+        if last is None:
+            raise ResultsError(
+                f"history holds no attempt of {row['run_id']}, which current/ holds",
+                where=str(results),
+                remedy="restore history/: current/ is derived from it",
+            )
+        shown = newest[row["run_id"]] if last.failure is Failure.INCONCLUSIVE else row
         earlier[row["run_id"]] = Earlier(
             result=Result(row["result"]),
             failure=Failure(row["failure"]) if row["failure"] else None,
             stage=Stage(row["stage"]),
             tested_at=row["tested_at"],
-            revision=row["revision"],
-            script_sha256=row["script_sha256"],
+            revision=shown["revision"],
+            script_sha256=shown["script_sha256"],
             wall_s=row["wall_s"],
             cache_keys=tuple(row["cache_keys"] or ()),
             last_result=last.result,
@@ -412,9 +475,7 @@ def _one(
     """The one run that a run id, a glob or a model id names."""
     from pipeline.plan import Request
 
-    slug = what.replace("/", "--")
-    glob = slug if "@" in slug or "*" in slug else f"{slug}@*"
-    request = Request(stacks, (glob,), force=True)
+    request = Request(stacks, (what,), force=True)
     nowhere = Path(os.devnull)
     made = _plan(list_path, results, nowhere, facts_cache, request)
     found = list(made.runs)
@@ -432,18 +493,31 @@ def _runs(
     what: str, list_path: Path, results: Path, facts_cache: Path, stacks: tuple[str, ...]
 ) -> list[Run]:
     """The runs in a plan or job file, or the one of a model."""
-    from pipeline.record import Job, Plan, parse, read_bytes
+    from pipeline.errors import RecordError
+    from pipeline.record import MAX_PAPER_BYTES, SCHEMA_VERSION, Job, Plan, parse, read_bytes
 
     if what == "-":
-        text, where = sys.stdin.buffer.read(), "standard input"
-    elif Path(what).is_file():
+        text, where = sys.stdin.buffer.read(MAX_PAPER_BYTES + 1), "standard input"
+        if len(text) > MAX_PAPER_BYTES:
+            raise RecordError(f"above the limit of {MAX_PAPER_BYTES} bytes", where=where)
+    elif Path(what).is_file() or what.endswith(".json"):
         text, where = read_bytes(Path(what)), what
     else:
         return [_one(what, list_path, results, facts_cache, stacks)]
-    is_plan = b'"jobs"' in text
-    return list(
-        parse(Plan, text, where=where).runs if is_plan else parse(Job, text, where=where).runs
-    )
+    try:
+        is_job = "job_id" in json.loads(text)
+    except (ValueError, TypeError, RecursionError):
+        is_job = False  # parse says what is wrong
+    if is_job:
+        return list(parse(Job, text, where=where).runs)
+    made = parse(Plan, text, where=where)
+    if made.schema_version != SCHEMA_VERSION:
+        raise RecordError(
+            f"is of schema version {made.schema_version}, this checkout reads {SCHEMA_VERSION}",
+            where=where,
+            remedy="plan and run with the same version",
+        )
+    return list(made.runs)
 
 
 def _settings(
@@ -464,7 +538,10 @@ def _settings(
 
 def _progress(name: str, *, to_stderr: bool) -> Callable[[str], None]:
     def note(text: str) -> None:
-        click.echo(f"{name}: {text}", err=to_stderr)
+        try:
+            click.echo(f"{name}: {text}", err=to_stderr)
+        except BrokenPipeError:
+            _reader_left(sys.stderr if to_stderr else sys.stdout)  # which must not cost the run
 
     return note
 
@@ -484,7 +561,7 @@ def _plan_table(made: Plan) -> str:
     for job in made.jobs:
         minutes = sum(run.estimated_s for run in job.runs) / 60
         lines.append(
-            f"job {job.job_id} on {', '.join(job.labels)}: {len(job.runs)} runs, "
+            f"job {job.job_id} on {', '.join(job.labels)}: {_count(job.runs, 'run')}, "
             f"about {minutes:.0f} machine-minutes"
         )
         cells = [("run", "cores", "GiB/core", "minutes", "why")]
@@ -516,7 +593,7 @@ def _plan_table(made: Plan) -> str:
             lines.append(f"{title}: {len(pairs)}")
             lines += [f"  {line}" for line in columns(pairs)]
     if not made.jobs and not made.refused:
-        lines.insert(0, "nothing is due")
+        lines.insert(0, "nothing is planned")
     return "\n".join(lines)
 
 

@@ -32,9 +32,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Self
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from pipeline.errors import EnvironmentFault, UsageError
 from pipeline.record import English
@@ -104,8 +104,12 @@ class Bounds(_Data):
     not_fluent: float
 
 
+LOW_IS_BAD: Final = frozenset({"distinct_2", "function_words", "ascii_letters"})
+"""Signals that speak against a text when they are low; of the others high values do."""
+
+
 class Thresholds(_Data):
-    """One pair of bounds a signal. Which side is bad is the order of the pair's two numbers."""
+    """One pair of bounds a signal; the second lies on the bad side of the first, or equals it."""
 
     mean_nll: Bounds
     worst_window: Bounds
@@ -113,6 +117,14 @@ class Thresholds(_Data):
     function_words: Bounds
     ascii_letters: Bounds
     broken_characters: Bounds
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        for name, bounds in self:
+            band = bounds.not_fluent - bounds.fluent
+            if (band > 0) if name in LOW_IS_BAD else (band < 0):
+                raise ValueError(f"{name}: the two bounds leave no room between good and bad")
+        return self
 
 
 class Architecture(_Data):
@@ -280,7 +292,7 @@ def score_signals(signals: Signals | None, thresholds: Thresholds) -> TextScore:
     for name in Thresholds.model_fields:
         value: float = getattr(signals, name)
         bounds: Bounds = getattr(thresholds, name)
-        sign = 1.0 if bounds.not_fluent >= bounds.fluent else -1.0
+        sign = -1.0 if name in LOW_IS_BAD else 1.0
         if sign * value > sign * bounds.not_fluent:
             bad.append(f"{name} {value:.2f}, bound {bounds.not_fluent:.2f}")
         elif sign * value > sign * bounds.fluent:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
+from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
@@ -33,6 +34,10 @@ IMAGE_POSITIONS = 4096
 to 3 000 of one. What a run really needs is known only to the processor, which planning never
 loads."""
 
+_ROW_CLOCK = timedelta(milliseconds=1)
+_MAX_REASON = 4_000
+"""Characters of a reason: the papers' limit (record.ShortText)."""
+
 _COLD_S = 600
 _COLD_S_PER_GIB = 120
 """Expected seconds of a run that never ran: a user measured 576 s cold for a model of 1.2 B
@@ -43,6 +48,8 @@ parameters (2.3 GiB) on trn2.3xlarge; the share by size is an assumption until r
 class Earlier:
     """What results know of a run: its reigning row, and its newest attempt.
 
+    stage, wall_s: of the reigning row. revision, script_sha256: of the reigning row too, or of the
+    newest attempt where that was inconclusive, which does not reign and is not to be repeated.
     errors: how many ERRORs in a row end its history.
     """
 
@@ -65,8 +72,8 @@ class Earlier:
 class Request:
     """What a person asks of planning.
 
-    stacks: names, empty = the list's default ones. select: globs on run ids, empty = all.
-    force: due or not. budget_s: machine time to stay within, None = no limit.
+    stacks: names, empty = the list's default ones. select: globs on run ids, or model ids; empty =
+    all. force: due or not. budget_s: machine time to stay within, None = no limit.
     """
 
     stacks: tuple[str, ...] = ()
@@ -78,27 +85,58 @@ class Request:
 def wanted(
     catalog: Catalog, request: Request
 ) -> tuple[list[tuple[Model, StackVersions]], list[Skipped]]:
-    """The runs a request names, before any fact is known, and the excluded models among them."""
+    """The runs a request names, before any fact is known, and which of them cannot be planned:
+    those of excluded models, and of models whose runner class is of another target.
+
+    UsageError for a part of `select` that fits no run id, and for a stack without runner class.
+    """
     chosen = []
     skipped = []
-    for name in request.stacks or catalog.defaults.stacks:
+    known = []
+    for name in dict.fromkeys(request.stacks or catalog.defaults.stacks):
         stack = catalog.stack_versions(name)
+        if not any(runner.target is stack.target for runner in catalog.runners.values()):
+            raise UsageError(
+                f"stack {name} is of target {stack.target}, and no runner class is",
+                remedy=f"give `runners` a class with `target: {stack.target}`, or ask for another "
+                "stack with --stack",
+            )
         for model in catalog.models:
             run_id = str(stack.run_id(model.id))
-            if _selected(run_id, request.select):
+            known.append(run_id)
+            if not _selected(run_id, request.select):
+                continue
+            if catalog.runners_for(model, stack.target):
                 chosen.append((model, stack))
+            else:
+                reason = f"its runner class {model.runner} is not of target {stack.target}"
+                skipped.append(Skipped(run_id=run_id, reason=reason))
         for entry in catalog.excluded:
             run_id = str(stack.run_id(entry.id))
+            known.append(run_id)
             if _selected(run_id, request.select):
-                reason = f"excluded, {entry.reason.value}: {entry.note}"
+                reason = f"excluded, {entry.reason.value}: {entry.note}"[:_MAX_REASON]
                 skipped.append(Skipped(run_id=run_id, reason=reason))
-    if not chosen and not skipped:
-        raise UsageError(
-            f"no run id matches {' or '.join(map(repr, request.select))}",
-            remedy="a run id looks like Qwen--Qwen3-0.6B@transformers-5.24.0@...; "
-            "'*Qwen3*' selects every model with Qwen3 in its name",
-        )
+    for wish in request.select:
+        if not any(_selected(run_id, (wish,)) for run_id in known):
+            raise _unknown(catalog, wish, known)
     return chosen, skipped
+
+
+def _unknown(catalog: Catalog, wish: str, known: Sequence[str]) -> UsageError:
+    """The error for a wish that fits no run id, with what comes near it."""
+    if _names_model(wish):
+        try:
+            catalog.model(wish.replace("--", "/"))
+        except UsageError as error:
+            return error
+    near = get_close_matches(wish.replace("/", "--"), known, n=1)
+    return UsageError(
+        f"no run id matches {wish!r}",
+        remedy=f"did you mean {near[0]}?"
+        if near
+        else f"a run id looks like {known[0]}; '*Qwen3*' selects every one with Qwen3 in it",
+    )
 
 
 def make_plan(
@@ -139,19 +177,28 @@ def make_plan(
         if run.refusal:
             continue
         if request.budget_s is not None and spent + run.estimated_s > request.budget_s:
-            minutes = f"{run.estimated_s / 60:.0f} min"
-            skipped.append(
-                Skipped(run_id=run.run_id, reason=f"due ({run.reason}), over budget by {minutes}")
-            )
+            left = (request.budget_s - spent) / 60
+            reason = f"{run.estimated_s / 60:.0f} min do not fit the {left:.0f} left of the budget"
+            skipped.append(Skipped(run_id=run.run_id, reason=f"due ({run.reason}), but {reason}"))
             continue
         spent += run.estimated_s
         placed.append(run)
     return Plan(jobs=_jobs(catalog, placed), refused=refused, skipped=tuple(skipped))
 
 
-def _selected(run_id: str, globs: Sequence[str]) -> bool:
+def _selected(run_id: str, wishes: Sequence[str]) -> bool:
+    """Whether run id, model id or glob asks for a run, letter case aside; no wish asks for all."""
     name = run_id.casefold()
-    return not globs or any(fnmatchcase(name, glob.casefold()) for glob in globs)
+    return not wishes or any(fnmatchcase(name, _glob(wish).casefold()) for wish in wishes)
+
+
+def _glob(wish: str) -> str:
+    slug = wish.replace("/", "--")
+    return f"{slug}@*" if _names_model(wish) else slug
+
+
+def _names_model(wish: str) -> bool:
+    return not set(wish) & set("@*?[")
 
 
 def _jobs(catalog: Catalog, runs: Iterable[Run]) -> tuple[Job, ...]:
@@ -176,13 +223,28 @@ def _ask(
     plans: PlanTable,
 ) -> Run:
     """The run of a model on a stack: placed, or refused with the reason."""
-    runners = catalog.runners_for(model, stack.target)
-    if not runners:
-        raise UsageError(
-            f"{model.id} has no runner class for stack {stack.name} of target {stack.target}",
-            remedy=f"give `runners` a class with `target: {stack.target}`, or ask for another "
-            "stack with --stack",
+    try:
+        return _asked(catalog, folder, model, stack, facts, before, plans)
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        # What a repository holds is anybody's: one that breaks us must not cost the others' runs.
+        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
+        text = f"planning fails on what the checkpoint holds: {said}"
+        broken = Refusal(
+            failure=Failure.HARNESS, reason=text.encode("utf-8", "backslashreplace").decode()
         )
+        return _asked(catalog, folder, model, stack, broken, before, plans)
+
+
+def _asked(
+    catalog: Catalog,
+    folder: Path,
+    model: Model,
+    stack: StackVersions,
+    facts: Checkpoint | Refusal,
+    before: Earlier | None,
+    plans: PlanTable,
+) -> Run:
+    runners = catalog.runners_for(model, stack.target)
     checkpoint = facts if isinstance(facts, Checkpoint) else None
     source = model.directory(folder)
     name, runner, decided = _place(catalog, model, stack, facts, runners, plans)
@@ -272,10 +334,12 @@ def _estimate_s(limit_s: int, placed: Placement | None, before: Earlier | None) 
     """Seconds a run is expected to take: what it took, else by its size, within its limit."""
     if placed is None:
         return 1
-    if before and before.result is not Result.ERROR and before.wall_s:
-        return max(1, round(before.wall_s))
-    by_size = _COLD_S + _COLD_S_PER_GIB * placed.weight_bytes * placed.cores / GIB
-    return min(limit_s, round(by_size))
+    expected = _COLD_S + _COLD_S_PER_GIB * placed.weight_bytes * placed.cores / GIB
+    # A refused run ended at once, which says nothing of one that is placed now.
+    ran = before and before.result is not Result.ERROR and before.stage is not Stage.PLAN
+    if before and ran and before.wall_s:
+        expected = before.wall_s
+    return max(1, min(limit_s, round(expected)))
 
 
 def _due(
@@ -287,10 +351,11 @@ def _due(
     now: datetime,
 ) -> str | None:
     """Why the run is due; None when it is not."""
-    if lost and (before is None or lost.started_at > before.last_at):
+    # Rows keep milliseconds: a lost run that was published counts by its row.
+    if lost and (before is None or lost.started_at - before.last_at > _ROW_CLOCK):
         return (
-            f"the run started {lost.started_at:%Y-%m-%d %H:%M:%S} UTC was lost at stage "
-            f"{lost.stage}: its record never ended"
+            f"the run started {lost.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC was lost at "
+            f"stage {lost.stage}: its record never ended"
         )
     if request.force:
         return "asked for (--force)"
@@ -299,13 +364,13 @@ def _due(
     # The same inconclusive evidence would come again; a new script or age brings it back.
     if before.last_result is Result.ERROR and before.last_failure is not Failure.INCONCLUSIVE:
         return f"the last attempt ended in ERROR ({before.last_failure}) at {before.last_stage}"
+    if asked.refusal and before.failure is not asked.refusal.failure:
+        return f"refused now: {asked.refusal.failure}; before: {before.failure or before.result}"
     if before.revision != asked.revision:
         return f"other revision: {_short(before.revision)} then, {_short(asked.revision)} now"
     if before.script_sha256 != asked.script_sha256:
         return "other script: its template, prompts, placement or stack changed"
-    if asked.refusal and before.failure is not asked.refusal.failure:
-        return f"refused for another reason now: {asked.refusal.failure}"
-    age = now - before.tested_at
+    age = now - before.last_at
     if age > timedelta(days=catalog.defaults.max_age_days):
         return f"{age.days} days old, the limit is {catalog.defaults.max_age_days}"
     return None

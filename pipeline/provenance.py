@@ -6,13 +6,16 @@ import os
 import subprocess
 from pathlib import Path
 
+_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+
 
 def provenance() -> dict[str, str | None]:
     """Fields of a record that describe the machine and the caller; None = not known here.
 
     run_url: from GitHub Actions' own variables. pipeline_commit: of this checkout, with "+changes"
-    when files differ from it. image, instance_type: what the workflow states about the container
-    and the machine (QUALIFY_IMAGE, QUALIFY_INSTANCE_TYPE).
+    when files differ from it; None for an installed package, even below a repository. image,
+    instance_type: what the workflow states about the container and the machine (QUALIFY_IMAGE,
+    QUALIFY_INSTANCE_TYPE).
     """
     return {
         "run_url": _run_url(),
@@ -35,6 +38,7 @@ def _run_url() -> str | None:
 
 def _commit(folder: Path) -> str | None:
     try:
+        _git(folder, "ls-files", "--error-unmatch", Path(__file__).name)
         commit = _git(folder, "rev-parse", "HEAD")
         changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
     except (OSError, subprocess.SubprocessError):
@@ -43,11 +47,16 @@ def _commit(folder: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
+    # Inside a git hook these name the hook's repository.
+    environment = {name: os.environ[name] for name in os.environ if name not in _GIT_PLACES}
     done = subprocess.run(
-        ["git", "-C", str(folder), *arguments],
+        # A container's user often does not own the checkout, which git refuses for fear of what the
+        # repository's configuration starts; code from there is running already.
+        ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments],
         capture_output=True,
         check=True,
         text=True,
+        env=environment,
         timeout=30,
     )
     return done.stdout.strip()

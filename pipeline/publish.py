@@ -59,6 +59,9 @@ class Seen:
     failure: Failure | None
     tested_at: datetime
 
+    def __str__(self) -> str:
+        return f"{self.result} ({self.failure} at {self.stage})" if self.failure else self.result
+
 
 @dataclass(frozen=True)
 class Change:
@@ -72,6 +75,11 @@ class Change:
     model_id: str
     before: Seen | None
     after: Seen
+
+    def __str__(self) -> str:
+        """One line for people: the kind, the run, and what it showed before and now."""
+        moved = f"{self.before} -> {self.after}" if self.before else str(self.after)
+        return f"{self.kind}: {self.after.run_id}: {moved}"
 
 
 @dataclass(frozen=True)

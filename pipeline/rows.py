@@ -173,7 +173,7 @@ def _ended(record: Record) -> Row:
         "signature": clean(record.signature or "") or None,
         "error": clean(record.error or "") or None,
         "notes": "; ".join(clean(note) for note in notes if note) or None,
-        "tested_at": _milliseconds(record.tested_at) if record.tested_at else None,
+        "tested_at": record.tested_at,
         "wall_s": None if record.wall_s is None else round(record.wall_s),
         "cost_usd": _cost(record),
         "host_peak_gb": None if record.host_peak_bytes is None else record.host_peak_bytes / GIB,
@@ -341,8 +341,3 @@ def _iso(value: object) -> str:
     if isinstance(value, datetime):
         return value.astimezone(UTC).isoformat(timespec="milliseconds")
     raise TypeError(f"no row holds a {type(value).__name__}")
-
-
-def _milliseconds(moment: datetime) -> datetime:
-    """In UTC, cut to the column's resolution."""
-    return moment.astimezone(UTC).replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -12,15 +12,13 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
-
-from jinja2 import Environment, FileSystemLoader, StrictUndefined, select_autoescape
 
 from pipeline.errors import ResultsError
 from pipeline.record import Failure, Result, RunId, Target, Task, is_model_id
 from pipeline.rows import clean, newness
+from pipeline.script import environment
 
 COLUMNS = (
     "model_id",
@@ -52,8 +50,6 @@ GROUP_ABOVE = 100
 
 _DETAILS = ((3, 160), (1, 100), (0, 60), (0, 0))
 """(other stacks a row, characters a cause), tried in turn until the page is below MAX_BYTES."""
-
-_TEMPLATES = Path(__file__).parent.parent / "templates"
 
 
 class Wished(Protocol):
@@ -133,15 +129,7 @@ def compatibility(
         raise ResultsError("there are no results to make a page of")
     now = now or max(row["tested_at"] for row in rows)
     oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=select_autoescape(()),  # Markdown, not HTML: `text` and `code` escape
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
-    template = environment.get_template("COMPATIBILITY.md.jinja")
+    template = environment().get_template("COMPATIBILITY.md.jinja")
     for others, cause in _DETAILS:
         page = template.render(
             sections=_sections(rows, wishes, oldest, script_link, others, cause),

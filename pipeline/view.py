@@ -14,26 +14,33 @@ from pipeline.errors import ResultsError, UsageError
 Row = Mapping[str, Any]
 
 _LONG = ("run_py", "cache_keys", "generated_tokens", "prompts", "generated_text")
+_CELL, _VALUE = 200, 300
+"""Characters shown of a cell of a table, and of a field among a row's details."""
 
 
 def rows(results: Path, model: str | None) -> list[Row]:
-    """Current rows, all or those whose model id is or matches `model`, letter case aside."""
-    if not (results / "current").is_dir():
+    """Current rows, all or those that `model` names: a model id, run id or glob, case aside."""
+    found = store.read_current(results)
+    if not found:
         raise ResultsError(
             "there are no published results", where=str(results), remedy="name another --results"
         )
-    found = store.read_current(results)
     if model is None:
         return list(found)
     wanted = model.casefold()
-    chosen = [row for row in found if fnmatchcase(str(row["model_id"]).casefold(), wanted)]
+    chosen: list[Row] = [
+        row
+        for row in found
+        if any(fnmatchcase(str(row[name]).casefold(), wanted) for name in ("model_id", "run_id"))
+    ]
     if not chosen:
         from difflib import get_close_matches
 
-        near = get_close_matches(model, [str(row["model_id"]) for row in found], n=1, cutoff=0.5)
+        names = {str(row["model_id"]).casefold(): str(row["model_id"]) for row in found}
+        near = get_close_matches(wanted.split("@")[0].replace("--", "/"), names, n=1, cutoff=0.5)
         raise UsageError(
             f"no result for {model!r}: untested, which says nothing of the model",
-            remedy=f"did you mean {near[0]}?" if near else "",
+            remedy=f"did you mean {names[near[0]]}?" if near else "",
         )
     return chosen
 
@@ -47,15 +54,22 @@ def plain(row: Row) -> dict[str, Any]:
 
 
 def table(found: Sequence[Row]) -> str:
-    """One line a row: what happened, on what, and the cause where it failed."""
-    cells = [("model", "result", "cores", "seconds", "memory", "graphs", "cache", "check", "cause")]
+    """One line a row: what happened, when, on what, and the cause where it failed.
+
+    Rows are named by their models, or by their run ids where the rows are of several stacks.
+    """
+    several = len({str(row["run_id"]).partition("@")[2] for row in found}) > 1
+    name = "run_id" if several else "model_id"
+    heads = ("result", "tested", "cores", "seconds", "memory", "graphs", "cache", "check", "cause")
+    cells = [("run" if several else "model", *heads)]
     for row in found:
         cores = row["neuron_cores"]
         split = row["parallelism"]
         cells.append(
             (
-                str(row["model_id"]),
+                str(row[name]),
                 str(row["result"]),
+                f"{row['tested_at']:%Y-%m-%d}",
                 "-" if cores is None else f"{cores} {split}" if cores > 1 else "1",
                 "-" if row["wall_s"] is None else f"{row['wall_s']:.0f}",
                 _memory(row),
@@ -74,8 +88,7 @@ def details(row: Row) -> str:
     for name, value in plain(row).items():
         if value is None or name in _LONG or name == "model_id":
             continue
-        text = f"{value:.4g}" if isinstance(value, float) else str(value)
-        lines.append(f"  {name}: {' '.join(text.split())[:300]}")
+        lines.append(f"  {name}: {_printable(_text(value), _VALUE)}")
     keys = row["cache_keys"]
     lines.append(f"  cache_keys: {len(keys) if keys else 0} entries")
     for prompt, text in zip(row["prompts"] or (), row["generated_text"] or (), strict=False):
@@ -93,9 +106,16 @@ def columns(cells: Iterable[Sequence[str]]) -> list[str]:
     ]
 
 
-def _printable(text: str) -> str:
+def _printable(text: str, limit: int = _CELL) -> str:
     folded = " ".join(text.split())
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in folded)[:200]
+    shown = folded if len(folded) <= limit else f"{folded[: limit - 3]}..."
+    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown)
+
+
+def _text(value: object) -> str:
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "none"
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
 def _memory(row: Row) -> str:

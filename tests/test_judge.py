@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
 
 import pytest
+from pydantic import ValidationError
 
 from pipeline import judge
 from pipeline.errors import UsageError
@@ -20,13 +21,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 
 @pytest.fixture(scope="module")
-def smollm() -> str:
+def smollm(models: Callable[[str], Path]) -> str:
     """The directory of the real judge model."""
-    models = Path(os.environ.get("TRN_QUALIFY_TEST_MODELS", ROOT / "build" / "models"))
-    path = models / "SmolLM2-135M-Instruct"
-    if not (path / "model.safetensors").is_file():
-        pytest.fail(f"no judge in {path}: build it, or set TRN_QUALIFY_TEST_MODELS")
-    return str(path)
+    return str(models("SmolLM2-135M-Instruct"))
 
 
 PROSE = (
@@ -195,7 +192,7 @@ def test_short_or_empty_texts_decide_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["-" * 32, " " * 400, "a" * 100, "\n1. \n2. \n3. \n4. \n5. \n6. \n7. \n8."]
+    "text", ["-" * 32, " " * 400, "a" * 100, "\n1. \n2. \n3. \n4. \n5. \n6. \n7. \n8. \n9. "]
 )
 def test_ruin_in_few_tokens_is_not_fluent(text: str) -> None:
     """A long text without two words counts against, though it fits in a few likely tokens."""
@@ -267,6 +264,15 @@ def test_a_judge_without_calibration_is_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError, match=r"benchmarks\.judge_thresholds"):
             judge.judge([Continuation("A", PROSE)], model=model, declared_id=declared)
+
+
+def test_bounds_in_the_wrong_order_are_refused() -> None:
+    """Bounds that leave no room between good and bad are an error, not a lax judge."""
+    for name in Thresholds.model_fields:
+        bounds = getattr(THRESHOLDS, name)
+        swapped = {"fluent": bounds.not_fluent, "not_fluent": bounds.fluent}
+        with pytest.raises(ValidationError, match=name):
+            Thresholds.model_validate({**THRESHOLDS.model_dump(), name: swapped})
 
 
 def test_a_directory_without_config_is_refused(tmp_path: Path) -> None:

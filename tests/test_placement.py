@@ -559,6 +559,10 @@ def test_the_heads_of_a_split_vision_tower_must_divide() -> None:
         Failure.UNSUPPORTED_PARALLELISM,
         "12 vision heads cannot be divided over 8 cores",
     )
+    # Gemma 3's plan leaves the tower whole: its heads do not matter.
+    gemma = real("google/gemma-3-27b-it")
+    odd = {**gemma.config, "vision_config": {"num_attention_heads": 15}}
+    fits(placed(replace(gemma, config=odd), Task.IMAGE_TEXT_TO_TEXT, cores=8))
 
 
 def test_a_text_class_leaves_the_vision_tower_out() -> None:

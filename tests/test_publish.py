@@ -329,6 +329,12 @@ def test_changes_tell_what_is_new(campaign: Campaign) -> None:
     assert still.before is not None
     assert (still.before.stage, still.after.stage) == (Stage.LOAD, Stage.COMPILE)
     assert still.after.failure is Failure.COMPILER_ERROR
+    assert str(still) == (
+        "still_failing: c--stays-bad@transformers-5.24.0@neuronxcc-2.28.7631.0@torch-2.14.0: "
+        "FAIL (load_error at load) -> FAIL (compiler_error at compile)"
+    )
+    assert str(second.changes[3]).endswith("torch-2.14.0: FAIL (compiler_error at compile)")
+    assert "FAIL (compiler_error at compile) -> PASS" in str(second.changes[1])
 
 
 def test_new_stack_is_compared_with_the_newest_older_one(campaign: Campaign) -> None:
