@@ -524,9 +524,15 @@ def _settings(
     catalog: Catalog, list_path: Path, records: Path, store: Path | None, references: Path
 ) -> Settings:
     from pipeline.provenance import provenance
+    from pipeline.record import is_model_id
     from pipeline.runner import Settings
 
     directory = list_path.resolve().parent / catalog.defaults.judge
+    if not directory.is_dir() and not is_model_id(catalog.defaults.judge):
+        raise EnvironmentFault(
+            f"{directory}: the judge of the list is not there",
+            remedy="make it before hours of runs end without a verdict, or name another `judge`",
+        )
     return Settings(
         records=records.resolve(),
         store=store.resolve() if store else None,

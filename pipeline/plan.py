@@ -129,7 +129,9 @@ def _unknown(catalog: Catalog, wish: str, known: Sequence[str]) -> UsageError:
         try:
             catalog.model(wish.replace("--", "/"))
         except UsageError as error:
-            return error
+            fits = any(_selected(run_id, (f"*{wish}*",)) for run_id in known)
+            remedy = f"'*{wish}*' stands for every run id with {wish} in it" if fits else ""
+            return UsageError(error.reason, remedy=remedy)
     near = get_close_matches(wish.replace("/", "--"), known, n=1)
     return UsageError(
         f"no run id matches {wish!r}",
@@ -228,7 +230,7 @@ def _ask(
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # What a repository holds is anybody's: one that breaks us must not cost the others' runs.
         said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        text = f"planning fails on what the checkpoint holds: {said}"
+        text = f"the model or its checkpoint breaks planning: {said}"
         broken = Refusal(
             failure=Failure.HARNESS, reason=text.encode("utf-8", "backslashreplace").decode()
         )
@@ -358,7 +360,7 @@ def _due(
             f"stage {lost.stage}: its record never ended"
         )
     if request.force:
-        return "asked for (--force)"
+        return "asked for"
     if before is None:
         return "never run"
     # The same inconclusive evidence would come again; a new script or age brings it back.

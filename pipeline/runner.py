@@ -108,7 +108,8 @@ def run(asked: Run, settings: Settings, say: Say) -> Record:
         say(traceback.format_exc())
         return paper.end(Failure.HARNESS, f"{type(error).__name__}: {error}")
     finally:
-        shutil.rmtree(folder / "work", ignore_errors=True)
+        for left in (folder / "work", *folder.glob("ranks-*")):
+            shutil.rmtree(left, ignore_errors=True)
         (folder / "inputs.safetensors").unlink(missing_ok=True)
         paper.ballast.unlink(missing_ok=True)
 
@@ -301,7 +302,6 @@ def _watch(
     work = folder / "work"
     environment = dict(os.environ)
     environment |= CACHES[asked.stack.target].environment(work / "graphs", work)
-    environment["TMPDIR"] = str(work)
     environment["PYTHONUNBUFFERED"] = "1"
     before = _oom_kills()
     began = time.monotonic()

@@ -367,37 +367,54 @@ def test_module_needs_no_torch() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_real_judge_tells_prose_from_ruin(smollm: str) -> None:
-    """The real model, in its process: prose passes, ruined and foreign text does not, and odd
-    input (empty, controls, megabytes, half characters) gets a verdict each, never an error."""
-    prompts = ("Because of the storm", "At the harbour", "In the evening")
-    good = [Continuation(prompt, PROSE) for prompt in prompts]
-    shuffled = " ".join(sorted(PROSE.split()))
-    loop = " the end of the line," * 8
-    german = (
-        " wir mussten warten, bis der Regen aufhörte, bevor die Boote fahren konnten, und dann war "
-        "es so dunkel, dass niemand das andere Ufer sehen konnte"
-    )
-    odd = ["", "\x00" * 40, "\ud800\udfff" * 20, "word " * 500_000, "\U0001f600" * 500, " " * 999]
-    asked = good + [Continuation("So", text) for text in (shuffled, loop, german, *odd)]
-    found = judge.judge(asked, model=smollm)
-    verdicts = [score.verdict for score in found.texts]
+GERMAN = (
+    " wir mussten warten, bis der Regen aufhörte, bevor die Boote fahren konnten, und dann war es "
+    "so dunkel, dass niemand das andere Ufer sehen konnte"
+)
+ASKED = [
+    *(Continuation(at, PROSE) for at in ("Because of the storm", "At the harbour", "At dusk")),
+    Continuation("So", " " + " ".join(sorted(PROSE.split()))),
+    Continuation("So", " the end of the line," * 8),
+    Continuation("So", GERMAN),
+    *(
+        Continuation("So", odd)
+        for odd in ("", "\x00" * 40, "\ud800\udfff" * 20, "word " * 500_000, "\U0001f600" * 50)
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def judgement(smollm: str) -> judge.Judgement:
+    """What the real model says of ASKED, in its own process."""
+    return judge.judge(ASKED, model=smollm)
+
+
+def test_real_judge_tells_prose_from_ruin(judgement: judge.Judgement) -> None:
+    """Prose passes; shuffled words, a loop and another language do not, though the model finds the
+    loop likelier than the prose."""
+    verdicts = [score.verdict for score in judgement.texts]
     assert verdicts[:3] == [English.FLUENT] * 3
     assert verdicts[3:6] == [English.NOT_FLUENT] * 3
-    assert English.FLUENT not in verdicts[6:]
-    assert len(verdicts) == len(asked)
-    loop_signals, good_signals = found.texts[4].signals, found.texts[0].signals
-    assert loop_signals and good_signals
-    assert loop_signals.mean_nll < good_signals.mean_nll  # why likelihood alone is not enough
-    assert all(s.signals.tokens <= judge.MAX_TOKENS for s in found.texts if s.signals)
-    assert found.weights_sha256 == judge.weights_sha256(Path(smollm))
-    assert found.judge == f"{judge.DEFAULT_JUDGE}#sha256:{found.weights_sha256[:12]}"
+    prose, loop = judgement.texts[0].signals, judgement.texts[4].signals
+    assert prose and loop and loop.mean_nll < prose.mean_nll
 
 
-def test_real_judge_repeats_itself(smollm: str) -> None:
-    """The same texts get the same numbers, alone or among others: no batch effects."""
-    one = Continuation("At the harbour", PROSE)
-    alone = judge.judge([one], model=smollm, declared_id=judge.DEFAULT_JUDGE)
-    among = judge.judge([Continuation("", "A b c"), one], model=smollm)
-    assert alone.score is not None and alone.texts[0] == among.texts[1]
+def test_real_judge_survives_odd_texts(judgement: judge.Judgement) -> None:
+    """Empty text, control characters, surrogates, megabytes and emoji get a verdict each, never an
+    error and never fluent."""
+    assert len(judgement.texts) == len(ASKED)
+    assert English.FLUENT not in {score.verdict for score in judgement.texts[6:]}
+    assert all(one.signals.tokens <= judge.MAX_TOKENS for one in judgement.texts if one.signals)
+
+
+def test_real_judge_names_itself_and_repeats_itself(
+    judgement: judge.Judgement, smollm: str
+) -> None:
+    """The judge's weights are on the judgement, and a text gets the same numbers in any company."""
+    sha256 = judge.weights_sha256(Path(smollm))
+    assert judgement.weights_sha256 == sha256
+    assert judgement.judge == f"{judge.DEFAULT_JUDGE}#sha256:{sha256[:12]}"
+    alone = judge.judge([ASKED[1]], model=smollm, declared_id=judge.DEFAULT_JUDGE)
+    assert alone.texts == judgement.texts[1:2]
+    assert alone.texts[0].signals and alone.score == alone.texts[0].signals.mean_nll
     assert alone.english is English.INCONCLUSIVE  # fluent, but one prompt is too few

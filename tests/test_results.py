@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pandas as pd  # type: ignore[import-untyped]  # it ships no types
+import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest

@@ -20,7 +20,7 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import runner, script
+from pipeline import cache, runner, script
 from pipeline.record import (
     Failure,
     Record,
@@ -35,7 +35,6 @@ from tests import papers
 from tests.conftest import ROOT
 
 CPU = papers.stack(Target.CPU)
-Execute = Callable[..., Record]
 
 # What every script of these tests begins with: run.py's own way of telling its stage.
 JOURNAL = """
@@ -53,25 +52,23 @@ def _asked(**changes: Any) -> Run:
     )
 
 
+class Execute:
+    """Runs a script's text as if the template had rendered it; keeps what the harness said."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.settings = runner.Settings(tmp_path / "records", tmp_path / "store", None, "nobody")
+        self.monkeypatch = monkeypatch
+        self.said: list[str] = []
+
+    def __call__(self, text: str, **changes: Any) -> Record:
+        self.monkeypatch.setattr(script, "render", lambda _: JOURNAL + textwrap.dedent(text))
+        return runner.run(_asked(**changes), self.settings, self.said.append)
+
+
 @pytest.fixture
 def execute(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Execute:
-    """Run a script's text as if the template had rendered it; what was said goes to `.said`."""
-
-    def run(text: str, settings: dict[str, Any] | None = None, **changes: Any) -> Record:
-        monkeypatch.setattr(script, "render", lambda _: JOURNAL + textwrap.dedent(text))
-        made = {
-            "records": tmp_path / "records",
-            "store": tmp_path / "store",
-            "references": None,
-            "judge": "nobody",
-        }
-        return runner.run(
-            _asked(**changes), runner.Settings(**(made | (settings or {}))), said.append
-        )
-
-    said: list[str] = []
-    run.said = said  # type: ignore[attr-defined] -- the test reads what the harness said
-    return run
+    """See Execute."""
+    return Execute(tmp_path, monkeypatch)
 
 
 def _left(tmp_path: Path) -> Record:
@@ -195,7 +192,7 @@ def test_secrets_are_never_kept(
         """
     )
     kept = "".join(path.read_text() for path in (tmp_path / "records").glob("*/*/log.txt"))
-    kept += record.model_dump_json() + "".join(execute.said)  # type: ignore[attr-defined]
+    kept += record.model_dump_json() + "".join(execute.said)
     assert "plain-looking-secret" not in kept
     assert "hf_aaaa" not in kept
     assert "me:pass" not in kept
@@ -255,7 +252,7 @@ def test_a_fault_of_ours_is_recorded(execute: Execute, monkeypatch: pytest.Monke
     def broken(*_: object) -> None:
         raise KeyError("our own mistake")
 
-    monkeypatch.setattr(runner.cache, "restore", broken)
+    monkeypatch.setattr(cache, "restore", broken)
     record = execute("pass")
     assert record.failure is Failure.HARNESS
     assert record.error and "our own mistake" in record.error
@@ -264,7 +261,7 @@ def test_a_fault_of_ours_is_recorded(execute: Execute, monkeypatch: pytest.Monke
 HARNESS = """
 import sys
 from pathlib import Path
-from pipeline import runner, script
+from pipeline import cache, runner, script
 from tests import papers
 from tests.test_runner import JOURNAL, _asked
 script.render = lambda _: JOURNAL + Path(sys.argv[1]).read_text()
@@ -291,7 +288,7 @@ def _wait(condition: Callable[[], bool], seconds: float = 20) -> None:
 
 SLEEPER = """
 tell(stage="compile")
-Path(os.environ["TMPDIR"], "..", "pid").write_text(str(os.getpid()))
+Path("pid").write_text(str(os.getpid()))
 time.sleep(600)
 """
 
