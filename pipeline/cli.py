@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence, Sized
 from datetime import UTC, datetime
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -188,6 +189,8 @@ def plan(
     from pipeline.plan import Request
     from pipeline.record import dump, write
 
+    if budget is not None and isnan(budget):
+        raise UsageError("--budget is not a number")
     request = Request(stacks, select, force, None if budget is None else budget * 60)
     made = _plan(list_path, results, records, facts_cache, request)
     if output:

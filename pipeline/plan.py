@@ -129,7 +129,7 @@ def _unknown(catalog: Catalog, wish: str, known: Sequence[str]) -> UsageError:
         try:
             catalog.model(wish.replace("--", "/"))
         except UsageError as error:
-            fits = any(_selected(run_id, (f"*{wish}*",)) for run_id in known)
+            fits = wish and any(_selected(run_id, (f"*{wish}*",)) for run_id in known)
             remedy = f"'*{wish}*' stands for every run id with {wish} in it" if fits else ""
             return UsageError(error.reason, remedy=remedy)
     near = get_close_matches(wish.replace("/", "--"), known, n=1)

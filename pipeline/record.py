@@ -272,6 +272,8 @@ class _Paper(BaseModel):
 
 ShortText = Annotated[str, Field(max_length=4_000)]
 Name = Annotated[str, Field(max_length=200)]
+RunName = Annotated[str, Field(max_length=1_000)]
+"""A run id: a model id has at most 193 characters, each of its four versions at most 200."""
 Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Bytes = Annotated[int, Field(ge=0)]
 
@@ -340,7 +342,7 @@ class Refusal(_Paper):
 class Run(_Paper):
     """What is asked: one model on one stack in one placement, and how long it may take."""
 
-    run_id: Name
+    run_id: RunName
     model_id: Name
     source: str | None = None
     """A local directory that holds the checkpoint; None = the Hub."""
@@ -396,7 +398,7 @@ class Job(_Paper):
 class Skipped(_Paper):
     """A run that is not due, or that the budget left for later."""
 
-    run_id: Name
+    run_id: RunName
     reason: ShortText
 
 

@@ -211,8 +211,8 @@ def _follow(
     if not torch.isfinite(logits.max()) or torch.isnan(logits).any():
         raise ValueError("the reference's own logits are not finite")
     chosen = torch.tensor(tokens)
-    if len(ends):
-        logits[:, [end for end in ends if end < logits.shape[1]]] = float("-inf")
+    known = torch.tensor([end for end in ends if end < logits.shape[1]], dtype=torch.int64)
+    logits = logits.index_fill(1, known, float("-inf"))
     logs = torch.log_softmax(logits, dim=-1)
     own = logs.gather(1, chosen[:, None])
     gaps = (logs.max(dim=-1, keepdim=True).values - own)[:, 0].clamp(max=1e6)

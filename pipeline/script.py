@@ -35,7 +35,7 @@ _RECORDED_PACKAGES = (
     "nki",
 )
 
-_PLAIN = re.compile(r"[\w .,:;/@+()=<>~!-]*")
+_PLAIN = re.compile(r"[\w .,:;/@+()=<>~!*\[\]-]*")
 
 
 def template_folder() -> Path:

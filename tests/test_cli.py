@@ -482,6 +482,8 @@ def test_plan_options(campaign: Path) -> None:
         (["--stack", "cpus"], 'unknown stack "cpus"; did you mean "cpu"?'),
         (["--select", "good/on"], 'unknown model "good/on"; did you mean "good/one"?'),
         (["--select", "*nothing*"], "no run id matches '*nothing*'"),
+        (["--select", ""], 'unknown model ""'),
+        (["--budget", "nan"], "--budget is not a number"),
     ],
 )
 def test_plan_near_misses(campaign: Path, arguments: list[str], message: str) -> None:

@@ -46,7 +46,7 @@ def _kinds() -> list[Run]:
                 mixture_of_experts=experts,
                 source=source,
                 prompts=HOSTILE,
-                extra_packages=("einops==0.8.1",),
+                extra_packages=("einops==0.8.1", "timm[all]==1.*"),
             )
         )
     return made
