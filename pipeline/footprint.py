@@ -195,10 +195,12 @@ class Footprint:
         if self.kind.splits_heads(parallelism, vision=True):
             vision = _part(self.config, ("vision_config",))
             heads.append((vision.get("num_attention_heads") or vision.get("num_heads"), "vision"))
-        for count, what in heads:
-            if isinstance(count, int) and count % cores:
-                return f"{count} {what} {'head' if count == 1 else 'heads'} {over}"
-        return None
+        odd = [
+            f"{count} {what} {'head' if count == 1 else 'heads'}"
+            for count, what in heads
+            if isinstance(count, int) and count % cores
+        ]
+        return f"{' and '.join(dict.fromkeys(odd))} {over}" if odd else None
 
 
 def quantisation(config: Mapping[str, Any]) -> str | None:

@@ -15,7 +15,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from pipeline import results as store
-from pipeline import tables
+from pipeline import tables, verdict
 from pipeline.errors import QualifyError, RecordError, ResultsError
 from pipeline.record import (
     MAX_PAPER_BYTES,
@@ -203,12 +203,38 @@ def _read(path: Path, now: datetime) -> Record:
         store.row_of(record)
     except ResultsError as error:
         raise RecordError(error.reason, where=str(path)) from error
+    if (fault := _unproven(record)) is not None:
+        raise RecordError(f"says PASS, which its own evidence does not: {fault}", where=str(path))
     return record
 
 
+def _unproven(record: Record) -> str | None:
+    """What a PASS lacks: the verdict is passed again here, on a machine that ran nothing.
+
+    Records come from elsewhere, and a false PASS is the worst that could be published.
+    """
+    seen = record.observation
+    if record.result is not Result.PASS or seen is None:
+        return None
+    told = verdict.decide(record.run, seen, record.check)
+    if told.failure is not None:
+        return f"{told.failure}: {told.reason}"
+    stack, installed = record.run.stack, seen.versions
+    named = (
+        ("torch", stack.torch, installed.torch),
+        ("transformers", stack.library_version, installed.transformers),
+        ("neuronx-cc", stack.neuronx_cc, installed.neuronx_cc),
+        ("torch-neuronx", stack.torch_neuronx, installed.torch_neuronx),
+    )
+    for name, asked, found in named:
+        if asked and not (found == asked or (found or "").startswith((f"{asked}.", f"{asked}+"))):
+            return f"it is for {name} {asked} and saw {found}"
+    return None
+
+
 def _names(path: Path) -> set[str]:
-    """Run ids that a broken record file may be of: its folder's name, and what it says itself."""
-    names = {path.parent.name}
+    """Run ids that a broken record file may be of: its folders' names, and what it says itself."""
+    names = {path.parent.name, path.parent.parent.name}
     try:
         if path.stat().st_size <= MAX_PAPER_BYTES:
             names.add(str(json.loads(path.read_bytes())["run"]["run_id"]))

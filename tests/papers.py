@@ -142,7 +142,7 @@ def observation(on: StackVersions | None = None, **changes: Any) -> Observation:
         "graph_breaks": 0,
         "fullgraph": True,
         "generations": tuple(
-            Generation(prompt=prompt, tokens=(7, 8, 9, 10), text=f" answer {index}")
+            Generation(prompt=prompt, tokens=(7, 8, 9, 10 + index), text=f" answer {index}")
             for index, prompt in enumerate(PROMPTS)
         ),
         "repeatable": True,

@@ -16,7 +16,17 @@ from pipeline import publish as module
 from pipeline import results as store
 from pipeline.errors import RecordError, ResultsError
 from pipeline.publish import Change, ChangeKind, Published, publish
-from pipeline.record import Failure, Record, Result, Stage, Target, write_atomically
+from pipeline.record import (
+    CallCounts,
+    Check,
+    CpuMatch,
+    Failure,
+    Record,
+    Result,
+    Stage,
+    Target,
+    write_atomically,
+)
 from pipeline.results import read_current, read_history, row_of
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
@@ -438,3 +448,40 @@ def test_import_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"check": Check()}, "inconclusive"),
+        ({"check": Check(cpu_match=CpuMatch.MISMATCH, max_gap=9.0)}, "wrong_tokens"),
+        ({"observation": {"logits_finite": False}}, "wrong_tokens"),
+        ({"observation": {"repeatable": None}}, "wrong_tokens"),
+        (
+            {"observation": {"all_calls": CallCounts(graphs=0, compiled=0, restored=0)}},
+            "cpu_fallback",
+        ),
+        ({"versions": {"torch": "2.9.0"}}, "torch 2.14.0 and saw 2.9.0"),
+        ({"versions": {"neuronx_cc": None}}, "neuronx-cc 2.28.7631.0 and saw None"),
+        ({"versions": {"torch_neuronx": "2.14.0.10"}}, "saw 2.14.0.10"),
+    ],
+)
+def test_a_pass_must_be_proven_by_its_own_evidence(
+    campaign: Campaign, changes: dict[str, Any], reason: str
+) -> None:
+    """A record that only says PASS is not published, however well-formed it is."""
+    honest = papers.passing()
+    seen = honest.observation
+    assert seen is not None
+    seen = seen.model_copy(update=changes.get("observation", {}))
+    seen = seen.model_copy(
+        update={"versions": seen.versions.model_copy(update=changes.get("versions", {}))}
+    )
+    forged = honest.model_copy(
+        update={"observation": seen, "check": changes.get("check", honest.check)}
+    )
+    other = papers.passing(papers.run("org/other"))
+    published = campaign.publish(forged, other)
+    assert published.passed == 1
+    (problem,) = published.problems
+    assert "says PASS, which its own evidence does not" in problem and reason in problem

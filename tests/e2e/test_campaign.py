@@ -50,7 +50,7 @@ def test_the_list_ends_in_the_results_it_states(rows: dict[str, dict[str, Any]])
     }
     refused = rows[REFUSED]
     assert (refused["stage"], refused["failure"]) == ("plan", "unsupported_parallelism")
-    assert "heads cannot be divided over 2 cores" in refused["error"]
+    assert "3 key/value heads cannot be divided over 2 cores" in refused["error"]
     assert refused["run_py"] is None and refused["generated_text"] is None
 
 
@@ -129,7 +129,7 @@ def test_the_page_tells_both_kinds(campaign: Campaign, rows: dict[str, Any]) -> 
 def test_nothing_is_due_again(campaign: Campaign, rows: dict[str, Any]) -> None:
     """What was just published is up to date, the refusal included."""
     told = campaign.plan()
-    assert "nothing is due" in told
+    assert "nothing is planned" in told
     assert told.count("up to date") == len(rows)
 
 

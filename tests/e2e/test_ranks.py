@@ -1,0 +1,122 @@
+"""What a rendered script does when one of its ranks fails: real ranks, real models."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import psutil
+import pytest
+
+from demo.build_models import PROMPTS
+from pipeline import runner, script
+from pipeline.hub import directory_revision
+from pipeline.record import Failure, Parallelism, Record, Result, Run, Stage, Target
+from tests import papers
+
+
+def _asked(model: Path, parallelism: Parallelism = Parallelism.TENSOR) -> Run:
+    stack = papers.stack(Target.CPU, torch="2.13.0")
+    return papers.run(
+        f"demo/{model.name}",
+        stack=stack,
+        source=str(model),
+        revision=directory_revision(model),
+        placement=papers.placement(2, parallelism=parallelism),
+        prompts=PROMPTS,
+        new_tokens=8,
+        prefill_chunk=32,
+        script_sha256=None,
+        limit_s=300,
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> runner.Settings:
+    return runner.Settings(tmp_path / "records", None, None, "nobody")
+
+
+def test_a_failing_rank_ends_all_with_its_traceback(
+    models: Callable[[str], Path], settings: runner.Settings
+) -> None:
+    """Forced past placement, 3 key/value heads over 2 ranks fail; the cause is shown and kept."""
+    said: list[str] = []
+    record = runner.run(_asked(models("tiny-llama-3-kv-heads")), settings, said.append)
+    told = "\n".join(said)
+    assert record.result is Result.FAIL
+    assert record.stage in (Stage.LOAD, Stage.COMPILE)
+    assert record.error and "invalid for input of size" in record.error
+    assert record.observation and record.observation.error_rank in (0, 1)
+    assert "Traceback (most recent call last)" in told
+    assert "all ranks were ended" in told
+
+
+def test_a_rank_killed_from_outside(
+    models: Callable[[str], Path], settings: runner.Settings
+) -> None:
+    """SIGKILL of one rank while all compile: the others go too, the record says who and where."""
+    killed: list[int] = []
+
+    def kill_rank_1() -> None:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline and not killed:
+            for process in psutil.Process().children(recursive=True):
+                if "--rank=1" in process.cmdline() and said and "compile" in said[-1]:
+                    process.kill()
+                    killed.append(process.pid)
+            time.sleep(0.1)
+
+    said: list[str] = []
+    thread = threading.Thread(target=kill_rank_1)
+    thread.start()
+    record: Record = runner.run(_asked(models("tiny-qwen3")), settings, said.append)
+    thread.join()
+    assert killed
+    assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
+    assert record.error and "rank 1 died of SIGKILL" in record.error
+    assert record.observation and record.observation.error_rank == 1
+
+
+def test_a_mixture_of_experts_without_a_judge(
+    models: Callable[[str], Path], settings: runner.Settings
+) -> None:
+    """Tensor-parallel experts match the CPU; a judge that cannot be had is a fault of ours."""
+    record = runner.run(
+        _asked(models("tiny-qwen3-moe")).model_copy(update={"mixture_of_experts": True}),
+        settings,
+        print,
+    )
+    assert record.observation and record.observation.ranks_agree is True
+    assert record.observation.all_calls and record.observation.all_calls.graphs == 2
+    assert (record.stage, record.failure) == (Stage.CHECK, Failure.HARNESS)
+
+
+def test_another_torch_than_asked_for(
+    models: Callable[[str], Path], settings: runner.Settings
+) -> None:
+    """A record is never made on another stack than its row would name."""
+    model = models("tiny-gpt2")
+    stack = papers.stack(Target.CPU, torch="2.12.0")
+    asked = papers.run(
+        "demo/tiny-gpt2", stack=stack, source=str(model), script_sha256=None, limit_s=60
+    )
+    record = runner.run(asked, settings, print)
+    assert (record.stage, record.failure) == (Stage.DOWNLOAD, Failure.WRONG_STACK)
+    assert record.error and "torch 2.12.0 is asked for" in record.error
+
+
+def test_by_hand_another_torch_is_a_note(models: Callable[[str], Path], tmp_path: Path) -> None:
+    """A reader who replays a script on another stack is told, not stopped."""
+    stack = papers.stack(Target.CPU, torch="2.12.0")
+    asked = papers.run("demo/none", stack=stack, source=str(tmp_path / "nothing"))
+    (tmp_path / "run.py").write_text(script.render(asked))
+    done = subprocess.run(
+        [sys.executable, "run.py"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert "note: torch 2.12.0 is asked for" in done.stderr
+    assert done.returncode == 1
+    assert "holds no checkpoint" in done.stderr
