@@ -126,6 +126,17 @@ def versions(on: StackVersions | None = None, **changes: Any) -> Versions:
     return Versions.model_validate(fields | changes)
 
 
+def answers(asked: Run | None = None) -> tuple[Generation, ...]:
+    """As many tokens as asked for (four), another last one for each prompt."""
+    prompts, count = (asked.prompts, asked.new_tokens) if asked else (PROMPTS, 4)
+    return tuple(
+        Generation(
+            prompt=prompt, tokens=(*range(7, 6 + count), 100 + index), text=f" answer {index}"
+        )
+        for index, prompt in enumerate(prompts)
+    )
+
+
 def observation(on: StackVersions | None = None, **changes: Any) -> Observation:
     """A run on the stack `on` that came to its end: two graphs, four tokens for each prompt."""
     on = on or stack()
@@ -141,10 +152,7 @@ def observation(on: StackVersions | None = None, **changes: Any) -> Observation:
         "all_calls": CallCounts(graphs=2, compiled=2, restored=0),
         "graph_breaks": 0,
         "fullgraph": True,
-        "generations": tuple(
-            Generation(prompt=prompt, tokens=(7, 8, 9, 10 + index), text=f" answer {index}")
-            for index, prompt in enumerate(PROMPTS)
-        ),
+        "generations": answers(),
         "repeatable": True,
         "logits_finite": True,
         "vocab_size": 151_936,
@@ -168,7 +176,11 @@ def passing(asked: Run | None = None, at: datetime = START, **changes: Any) -> R
         "exit_code": 0,
         "cache": CacheState.COLD,
         "cache_keys": ("ab/cd/one.neff", "ab/ef/two.neff"),
-        "observation": observation(asked.stack),
+        "observation": observation(
+            asked.stack,
+            generations=answers(asked),
+            ranks_agree=True if asked.placement and asked.placement.cores > 1 else None,
+        ),
         "check": Check(cpu_match=CpuMatch.NEAR_TIE, max_gap=0.125, reference_cached=False),
         "instance_type": "trn2.3xlarge",
         "run_url": "https://github.com/example/campaign/actions/runs/1",

@@ -151,7 +151,7 @@ def test_row_of_a_pass_says_what_the_record_says() -> None:
         "english": "not_run",
         "prompts": list(papers.PROMPTS),
         "generated_text": [" answer 0", " answer 1", " answer 2"],
-        "generated_tokens": [[7, 8, 9, 10]] * 3,
+        "generated_tokens": [[7, 8, 9, last] for last in (100, 101, 102)],
         "cpu_fallback_ops": [],
         "attempts": 3,
         "tested_at": START,
