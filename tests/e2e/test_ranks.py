@@ -81,20 +81,6 @@ def test_a_rank_killed_from_outside(
     assert record.observation and record.observation.error_rank == 1
 
 
-def test_a_mixture_of_experts_without_a_judge(
-    models: Callable[[str], Path], settings: runner.Settings
-) -> None:
-    """Tensor-parallel experts match the CPU; a judge that cannot be had is a fault of ours."""
-    record = runner.run(
-        _asked(models("tiny-qwen3-moe")).model_copy(update={"mixture_of_experts": True}),
-        settings,
-        print,
-    )
-    assert record.observation and record.observation.ranks_agree is True
-    assert record.observation.all_calls and record.observation.all_calls.graphs == 2
-    assert (record.stage, record.failure) == (Stage.CHECK, Failure.HARNESS)
-
-
 def test_another_torch_than_asked_for(
     models: Callable[[str], Path], settings: runner.Settings
 ) -> None:
