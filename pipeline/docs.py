@@ -133,23 +133,6 @@ def _arrow_type(kind: pa.DataType) -> str:
 
 
 _SCHEMA: dict[str, Any] = catalog.Catalog.model_json_schema()["$defs"]
-_KEYS = {
-    "Stack.target": "What the stack runs on; its runs go to runner classes of the same target.",
-    "Stack.library": "The library that loads and runs the model.",
-    "Stack.library_version": "That library's version.",
-    "Stack.torch": "Version of torch.",
-    "Stack.neuronx_cc": "Version of neuronx-cc, the compiler.",
-    "Stack.torch_neuronx": "Version of torch-neuronx.",
-    "Stack.nki": "Version of nki.",
-    "Stack.python": "Version of Python.",
-    "Model.cores": "Number of cores; null: placement decides.",
-    "Model.dtype": "Instead of `defaults.dtype`.",
-    "Model.limit_minutes": "Instead of `defaults.limit_minutes`.",
-    "Excluded.id": "Repository id.",
-    "Excluded.issue": "Where it is discussed.",
-}
-"""What the schema leaves unsaid; a description there comes first."""
-
 _PATTERNS: dict[str, str] = {
     TypeAdapter(kind).json_schema()["pattern"]: words
     for kind, words in {
@@ -172,7 +155,7 @@ def _key_rows(part: str, prefix: str = "") -> Iterator[tuple[str, str, str, str]
     for name, field in _SCHEMA[part]["properties"].items():
         kind = next(kind for kind in field.get("anyOf", [field]) if kind.get("type") != "null")
         target = _SCHEMA.get(kind.get("$ref", "").rpartition("/")[2], {})
-        said = (field.get("description"), _KEYS.get(f"{part}.{name}"), target.get("description"))
+        said = (field.get("description"), target.get("description"))
         text = " ".join(next(filter(None, said), "").split())
         default = _code([field["default"]]) if "default" in field else "required"
         yield _code([prefix + name]), _yaml_type(kind), default.replace("None", "null"), text

@@ -741,7 +741,7 @@ def test_the_module_prints_and_writes_the_schema(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     package.mkdir()
     source = Path(catalog.__file__).parent
-    for name in ("__init__.py", "catalog.py", "errors.py", "record.py"):
+    for name in ("__init__.py", "catalog.py", "catalog_problems.py", "errors.py", "record.py"):
         shutil.copy(source / name, package / name)
     command = [sys.executable, "-m", "pipeline.catalog"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

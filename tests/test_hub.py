@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 from huggingface_hub import constants, snapshot_download
 
-from pipeline import hub
+from pipeline import checkpoint_files, hub_client
 from pipeline.hub import CheckpointRef, inspect, inspect_all
 from pipeline.placement import Checkpoint, Tensor
 from pipeline.record import Failure, Refusal
@@ -163,7 +163,7 @@ def test_weights_stay_where_they_are(tmp_path: Path) -> None:
     path.write_bytes(packed({"w": entry(0, size)}))
     with path.open("r+b") as stream:
         stream.truncate(path.stat().st_size + size)
-    for ranges, limit in ((True, hub.FIRST_BYTES), (False, size // 2)):
+    for ranges, limit in ((True, checkpoint_files.FIRST_BYTES), (False, size // 2)):
         with HubServer(ranges=ranges) as server:
             server.add(MODEL, {"config.json": CONFIG, "model.safetensors": path})
             assert facts(ask(server)).checkpoint_bytes == size
@@ -192,7 +192,7 @@ def test_shards_are_read_a_few_at_a_time(
     server: HubServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No more requests run at once than SHARD_WORKERS, however many shards there are."""
-    monkeypatch.setattr(hub, "SHARD_WORKERS", 2)
+    monkeypatch.setattr(hub_client, "SHARD_WORKERS", 2)
     names = [f"model-{number:02}.safetensors" for number in range(30)]
     index = json.dumps({"weight_map": {name: name for name in names}}).encode()
     files: dict[str, Content] = {name: weights(name) for name in names}
@@ -319,7 +319,7 @@ def test_token_is_never_told(server: HubServer, monkeypatch: pytest.MonkeyPatch)
     ("headers", "wait"),
     [
         ({"Retry-After": "7"}, 8.0),
-        ({"Retry-After": "86400"}, hub.MAX_WAIT_S),
+        ({"Retry-After": "86400"}, hub_client.MAX_WAIT_S),
         ({"RateLimit": '"api";r=0;t=55'}, 56.0),
         ({"RateLimit": '"api";r=12;t=55'}, None),
         ({"Retry-After": "Wed, 21 Oct 2015 07:28:00 GMT"}, None),
@@ -359,7 +359,7 @@ def test_given_up(server: HubServer, status: int | None) -> None:
     assert found.failure is Failure.DOWNLOAD
     assert f"HTTP {status}" in found.reason if status else "ProtocolError" in found.reason
     assert "config.json" in found.reason and "5 attempts" in found.reason
-    assert waits == list(hub.BACKOFF_S)
+    assert waits == list(hub_client.BACKOFF_S)
 
 
 def test_what_will_not_change_is_not_tried_again(server: HubServer) -> None:
@@ -422,7 +422,7 @@ def test_a_hub_that_is_away_is_not_waited_for_by_each(server: HubServer) -> None
     found = inspect_all(refs, workers=1, endpoint=server.url, sleep=waits)
     away = [isinstance(outcome, Refusal) for outcome in found]
     assert away == [True, True, True, False, False, False]
-    assert waits == [*hub.BACKOFF_S, 1.0]
+    assert waits == [*hub_client.BACKOFF_S, 1.0]
 
 
 # The cache of facts
