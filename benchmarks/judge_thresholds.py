@@ -50,21 +50,24 @@ from typing import Any
 import torch
 
 from pipeline import judge
-from pipeline.judge import (
+from pipeline.calibration import (
+    CALIBRATION_FILE,
     LOW_IS_BAD,
     Bounds,
     Calibration,
     CalibrationFile,
     Figures,
-    Signals,
-    TextScore,
     Thresholds,
+    architecture_of,
+    load_calibrations,
 )
+from pipeline.judge import Signals, TextScore
+from pipeline.likelihood import Likelihood, weights_sha256
 from pipeline.record import English
 
 HERE = Path(__file__).resolve().parent
 TEXTS = HERE / "judge_texts"
-DATA = HERE.parent / "pipeline" / "data" / judge.CALIBRATION_FILE
+DATA = HERE.parent / "pipeline" / "data" / CALIBRATION_FILE
 COMMAND = "python -m benchmarks.judge_thresholds --judge DIR --write"
 
 TOKENS = 32
@@ -249,7 +252,7 @@ def loops(text: str) -> bool:
     return False
 
 
-def labelled_texts(likelihood: judge.Likelihood) -> list[Labelled]:
+def labelled_texts(likelihood: Likelihood) -> list[Labelled]:
     """Every text of the calibration, in a fixed order."""
     passages = json.loads((TEXTS / "good.json").read_text(encoding="utf-8"))
     foreign = json.loads((TEXTS / "foreign.json").read_text(encoding="utf-8"))
@@ -334,7 +337,7 @@ def run_figures(scores: Sequence[TextScore], prompts: int) -> Figures:
 
 def calibrate(directory: Path, note: str) -> Calibration:
     """Measure every labelled text and make the calibration of the judge in `directory`."""
-    likelihood = judge.Likelihood(directory)
+    likelihood = Likelihood(directory)
     measured: dict[str, list[Signals | None]] = {}
     searched: dict[bool, list[Signals]] = {True: [], False: []}
     for item in labelled_texts(likelihood):
@@ -352,8 +355,8 @@ def calibrate(directory: Path, note: str) -> Calibration:
         for kind, several in measured.items()
     }
     return Calibration(
-        architecture=judge.architecture_of(directory),
-        weights_sha256=judge.weights_sha256(directory),
+        architecture=architecture_of(directory),
+        weights_sha256=weights_sha256(directory),
         note=note,
         source=COMMAND,
         made_with={
@@ -427,7 +430,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     calibration = calibrate(options.judge, options.note)
     print(table(calibration))
     print(f"{time.monotonic() - started:.0f} s")
-    known = judge.load_calibrations().judges if DATA.exists() else {}
+    known = load_calibrations().judges if DATA.exists() else {}
     if options.write:
         file = CalibrationFile(judges={**known, options.id: calibration})
         DATA.write_text(file.model_dump_json(indent=2) + "\n", encoding="utf-8")

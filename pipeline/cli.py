@@ -526,6 +526,8 @@ def _runs(
 def _settings(
     catalog: Catalog, list_path: Path, records: Path, store: Path | None, references: Path
 ) -> Settings:
+    """What all runs share; a judge that is not there or not calibrated is refused beforehand."""
+    from pipeline.judge import find_calibration
     from pipeline.provenance import provenance
     from pipeline.record import is_model_id
     from pipeline.runner import Settings
@@ -536,11 +538,13 @@ def _settings(
             f"{directory}: the judge of the list is not there",
             remedy="make it before hours of runs end without a verdict, or name another `judge`",
         )
+    judge = str(directory) if directory.is_dir() else catalog.defaults.judge
+    find_calibration(judge)
     return Settings(
         records=records.resolve(),
         store=store.resolve() if store else None,
         references=references.resolve(),
-        judge=str(directory) if directory.is_dir() else catalog.defaults.judge,
+        judge=judge,
         provenance=provenance(),
     )
 

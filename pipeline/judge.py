@@ -4,20 +4,18 @@ Text in, scores and a verdict out. A small language model on the CPU gives the l
 token of a continuation; plain counts over the words see what likelihood misses (a loop is *more*
 likely than prose, another language is about as likely). Each signal has two bounds: within the
 first it speaks for fluent English, beyond the second against, between them nothing is decided.
-The bounds belong to one judge model, live in data/judge_calibration.json together with how they
-were found and what they miss, and are made by `python -m benchmarks.judge_thresholds`.
+The bounds belong to one judge model (pipeline.calibration).
 
 What no fluency judge sees: subtle faults. A model with a little noise on its weights, or with half
 a sum lost in one layer, still writes good English. A verdict of `fluent` therefore says "not
 grossly broken", and comparing tokens with the CPU comes first wherever the CPU can hold the model.
 
-This module never imports torch. The model runs in a process of its own, `python -m pipeline.judge`
-(JSON on stdin and stdout), so a crash or a hang of it costs a verdict and nothing else.
+This module never imports torch. The model runs in a process of its own (pipeline.likelihood), so a
+crash or a hang of it costs a verdict and nothing else.
 """
 
 from __future__ import annotations
 
-import hashlib
 import itertools
 import json
 import math
@@ -30,31 +28,59 @@ import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
-from typing import Annotated, Any, Final, Self
+from typing import Any, Final
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
-
-from pipeline.errors import EnvironmentFault, UsageError
+from pipeline.calibration import (
+    LOW_IS_BAD,
+    Bounds,
+    Calibration,
+    Thresholds,
+    find_calibration,
+    load_calibrations,
+)
+from pipeline.likelihood import MAX_TOKENS, weights_sha256
 from pipeline.record import English
 
+__all__ = [
+    "DEFAULT_JUDGE",
+    "FUNCTION_WORDS",
+    "LOW_IS_BAD",
+    "MAX_CHARACTERS",
+    "MAX_REASON",
+    "MAX_TOKENS",
+    "MIN_CHARACTERS",
+    "MIN_PROMPTS",
+    "MIN_TOKENS",
+    "WINDOW",
+    "Bounds",
+    "Calibration",
+    "Continuation",
+    "Judgement",
+    "Signals",
+    "TextScore",
+    "Thresholds",
+    "clean",
+    "clean_prompt",
+    "combine",
+    "find_calibration",
+    "judge",
+    "load_calibrations",
+    "measure",
+    "score_signals",
+    "weights_sha256",
+]
+
 DEFAULT_JUDGE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
-CALIBRATION_FILE: Final = "judge_calibration.json"
-CALIBRATE: Final = "python -m benchmarks.judge_thresholds --judge DIR --write"
 
 WINDOW: Final = 8
 """Tokens of the worst window: a quarter of a continuation, long enough that one rare name in good
 prose does not fill it."""
-MAX_TOKENS: Final = 64
-"""A continuation is judged by its first 64 tokens of the judge: twice the length the bounds were
-found at, since word counts (distinct_2) and maxima (worst_window) drift with length."""
 MIN_TOKENS: Final = 12
 """Below this nothing is decided: the counts rest on fewer than about ten words."""
 MIN_CHARACTERS: Final = 32
 """Text of this length without two words is ruin, in however few of the judge's tokens it fits (a
 row of dashes fits in one): 32 generated tokens that show at all are at least 32 characters."""
-MAX_PROMPT_TOKENS: Final = 256
 MAX_CHARACTERS: Final = 2_000
 """Text beyond this is not read. 64 tokens of prose are about 300 characters; a device that writes
 megabytes must not cost memory here."""
@@ -91,83 +117,6 @@ FUNCTION_WORDS: Final = frozenset(
     """.split()  # noqa: SIM905
 )
 """Words that carry grammar, not a subject: about half of any English prose."""
-
-
-class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class Bounds(_Data):
-    """Where a signal stops speaking for fluent English, and where it starts speaking against."""
-
-    fluent: float
-    not_fluent: float
-
-
-LOW_IS_BAD: Final = frozenset({"distinct_2", "function_words", "ascii_letters"})
-"""Signals that speak against a text when they are low; of the others high values do."""
-
-
-class Thresholds(_Data):
-    """One pair of bounds a signal; the second lies on the bad side of the first, or equals it."""
-
-    mean_nll: Bounds
-    worst_window: Bounds
-    distinct_2: Bounds
-    function_words: Bounds
-    ascii_letters: Bounds
-    broken_characters: Bounds
-
-    @model_validator(mode="after")
-    def _in_order(self) -> Self:
-        for name, bounds in self:
-            band = bounds.not_fluent - bounds.fluent
-            if (band > 0) if name in LOW_IS_BAD else (band < 0):
-                raise ValueError(f"{name}: the two bounds leave no room between good and bad")
-        return self
-
-
-class Architecture(_Data):
-    """What tells a judge model apart when only a directory is known; from its config.json."""
-
-    model_type: str
-    vocab_size: int
-    hidden_size: int
-    num_hidden_layers: int
-    num_attention_heads: int
-
-
-class Figures(_Data):
-    """How often each verdict came out, on texts that took no part in finding the bounds."""
-
-    texts: Annotated[int, Field(gt=0)]
-    fluent: float
-    inconclusive: float
-    not_fluent: float
-
-
-class Calibration(_Data):
-    """The bounds of one judge model, with their source.
-
-    weights_sha256: of the weights they were found with.
-    note: where those weights came from.
-    single: per class of text, for one continuation; runs: per number of prompts, then per class.
-    """
-
-    architecture: Architecture
-    weights_sha256: str
-    note: str
-    source: str
-    made_with: dict[str, str]
-    thresholds: Thresholds
-    single: dict[str, Figures]
-    runs: dict[str, dict[str, Figures]]
-
-
-class CalibrationFile(_Data):
-    """data/judge_calibration.json: calibrations by the Hub id of the judge model."""
-
-    judges: dict[str, Calibration]
 
 
 @dataclass(frozen=True)
@@ -327,76 +276,21 @@ def combine(scores: Sequence[TextScore]) -> English:
     return English.INCONCLUSIVE
 
 
-def load_calibrations() -> CalibrationFile:
-    """The calibrations that come with the package. Raises EnvironmentFault when unusable."""
-    source = resources.files("pipeline") / "data" / CALIBRATION_FILE
-    try:
-        return CalibrationFile.model_validate_json(source.read_bytes())
-    except (OSError, ValidationError) as error:
-        raise EnvironmentFault(
-            f"the judge's calibration cannot be read: {error}",
-            where=str(source),
-            remedy=f"Make it again: {CALIBRATE}",
-        ) from error
-
-
-def architecture_of(directory: Path) -> Architecture:
-    """What config.json in a model directory says. Raises UsageError when it cannot be read."""
-    path = directory / "config.json"
-    try:
-        config: Any = json.loads(path.read_bytes())
-        return Architecture(**{name: config[name] for name in Architecture.model_fields})
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UsageError(
-            f"not a language model that can judge: {error!r}",
-            where=str(path),
-            remedy="Name a directory with config.json, tokenizer and safetensors weights.",
-        ) from error
-
-
-def find_calibration(model: str, declared_id: str | None = None) -> tuple[str, Calibration]:
-    """(Hub id, calibration) of a judge: a Hub id, or a directory that holds one.
-
-    A directory is the model `declared_id` says, or else the calibrated one of its architecture.
-    Raises UsageError for a judge without calibration: bounds of one model mean nothing for another.
-    """
-    known = load_calibrations().judges
-    directory = Path(model)
-    if not directory.is_dir():
-        if model in known:
-            return model, known[model]
-        raise _uncalibrated(f"neither a directory nor a calibrated judge: {model!r}", known)
-    found = architecture_of(directory)
-    if declared_id is None:
-        for identity, calibration in known.items():
-            if calibration.architecture == found:
-                return identity, calibration
-        raise _uncalibrated(f"no calibration for the judge in {model!r} ({found!r})", known)
-    if declared_id not in known:
-        raise _uncalibrated(f"no calibration for the judge {declared_id!r}", known)
-    if known[declared_id].architecture != found:
-        raise _uncalibrated(f"{model!r} holds {found!r}, which is not {declared_id!r}", known)
-    return declared_id, known[declared_id]
-
-
-def _uncalibrated(reason: str, known: dict[str, Calibration]) -> UsageError:
-    names = ", ".join(sorted(known)) or "none"
-    return UsageError(reason, remedy=f"Calibrated: {names}. For another one: {CALIBRATE}")
-
-
 def judge(
     continuations: Sequence[Continuation],
     *,
     model: str = DEFAULT_JUDGE,
     declared_id: str | None = None,
+    revision: str | None = None,
     python: str = sys.executable,
     timeout: float = 600.0,
 ) -> Judgement:
     """Judge the continuations of one run with a language model on the CPU.
 
     model: a directory, or a Hub id (which its process downloads). declared_id: the Hub id of what
-    is in the directory; without it the architecture decides. python: an interpreter with torch and
-    transformers. timeout: seconds for loading and judging together.
+    is in the directory; without it the architecture decides. revision: the commit of a Hub id to
+    download; None takes its default branch. python: an interpreter with torch and transformers.
+    timeout: seconds for loading and judging together.
     No text and no failure of the model's process raises: those end as not_run with the reason.
     Raises UsageError when the judge has no calibration.
     """
@@ -405,7 +299,7 @@ def judge(
     asked = [item for item in cleaned if item.text]
     measured: dict[str, Any] = {"weights_sha256": None, "nll": []}
     if asked:
-        answer = _measure_in_process(asked, model, python, timeout)
+        answer = _measure_in_process(asked, model, revision, python, timeout)
         if isinstance(answer, str):
             return Judgement(English.NOT_RUN, answer[:MAX_REASON], identity)
         measured = answer
@@ -440,15 +334,14 @@ def _run_reason(texts: Sequence[TextScore]) -> str:
 
 
 def _measure_in_process(
-    items: Sequence[Continuation], model: str, python: str, timeout: float
+    items: Sequence[Continuation], model: str, revision: str | None, python: str, timeout: float
 ) -> dict[str, Any] | str:
     """What the model's process answered, checked: {"weights_sha256": ..., "nll": [[...], ...]}.
 
     A str says why there is no answer.
     """
-    question = json.dumps(
-        {"model": model, "items": [{"prompt": item.prompt, "text": item.text} for item in items]}
-    )
+    asked = [{"prompt": item.prompt, "text": item.text} for item in items]
+    question = json.dumps({"model": model, "revision": revision, "items": asked})
     root = str(Path(__file__).resolve().parent.parent)
     environment = {
         **os.environ,
@@ -461,7 +354,7 @@ def _measure_in_process(
     }
     try:
         process = subprocess.Popen(
-            [python, "-m", "pipeline.judge"],
+            [python, "-m", "pipeline.likelihood"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -494,91 +387,3 @@ def _checked_answer(stdout: bytes, count: int) -> dict[str, Any] | str:
     except (ValueError, KeyError, TypeError) as error:
         return f"the judge's answer cannot be read: {error!r}"
     return {"weights_sha256": answer["weights_sha256"], "nll": nlls}
-
-
-# From here on: the model's own process.
-
-
-def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    directory = _directory_of(question["model"])
-    likelihood = Likelihood(directory)
-    return {
-        "weights_sha256": weights_sha256(directory),
-        "nll": [likelihood(item["prompt"], item["text"]) for item in question["items"]],
-    }
-
-
-def _directory_of(model: str) -> Path:
-    if Path(model).is_dir():
-        return Path(model)
-    from huggingface_hub import snapshot_download
-
-    wanted = ["config.json", "tokenizer*", "special_tokens_map.json", "vocab.json", "merges.txt"]
-    return Path(snapshot_download(model, allow_patterns=[*wanted, "model*.safetensors*"]))
-
-
-def weights_sha256(directory: Path) -> str:
-    """SHA-256 over the safetensors files of a model directory, in the order of their names.
-
-    Raises FileNotFoundError without any.
-    """
-    files = sorted(directory.glob("*.safetensors"))
-    if not files:
-        raise FileNotFoundError(f"no safetensors weights in {directory}")
-    digest = hashlib.sha256()
-    for path in files:
-        with path.open("rb") as stream:
-            while block := stream.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()
-
-
-class Likelihood:
-    """A judge model in memory, float32 on one CPU thread. Needs torch and transformers."""
-
-    def __init__(self, directory: Path) -> None:
-        import torch
-        from transformers import AutoModelForCausalLM, AutoTokenizer
-
-        torch.set_num_threads(1)  # two threads on busy cores spin: ten times slower
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(str(directory))
-        self.model: Any = AutoModelForCausalLM.from_pretrained(
-            str(directory), dtype=torch.float32, use_safetensors=True, trust_remote_code=False
-        )
-        self.model.train(False)
-
-    def __call__(self, prompt: str, text: str) -> list[float]:
-        """Negative log-likelihood (nats) of each token of `text` after `prompt`.
-
-        At most MAX_TOKENS values. Prompt and text are tokenised apart, so a value belongs to the
-        text alone; where a decoder dropped the space between the two it is put back.
-        """
-        import torch
-
-        glued = prompt[-1:].strip() and text[0].isalnum()
-        before = self._ids(prompt)[-MAX_PROMPT_TOKENS:]
-        after = self._ids(f" {text}" if glued else text)[:MAX_TOKENS]
-        start = self.tokenizer.bos_token_id
-        if start is None:
-            raise ValueError("the judge's tokenizer has no token to begin with")
-        with torch.inference_mode():
-            ids = torch.tensor([[start, *before, *after]])
-            logits = self.model(input_ids=ids, logits_to_keep=len(after) + 1).logits[0, :-1]
-            nll = torch.nn.functional.cross_entropy(logits, ids[0, -len(after) :], reduction="none")
-        values: list[float] = nll.tolist()
-        return values
-
-    def _ids(self, text: str) -> list[int]:
-        ids: list[int] = self.tokenizer(text, add_special_tokens=False)["input_ids"]
-        return ids
-
-
-def _main() -> None:
-    """Read a question on stdin, write the answer on stdout; what libraries print goes to stderr."""
-    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as stdout:
-        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-        json.dump(_answer(json.load(sys.stdin)), stdout)
-
-
-if __name__ == "__main__":
-    _main()

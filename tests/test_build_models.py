@@ -7,11 +7,12 @@ import json
 import os
 import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
-from demo import build_models
+from demo import build_models, recipes
 from demo.build_models import CAPTIONS, NAMES, PROMPTS, QUESTIONS, build, main, picture
 from pipeline.errors import EnvironmentFault, UsageError
 
@@ -64,7 +65,7 @@ def test_text_model_recites_english_without_near_ties(models: dict[str, Path], n
     model = transformers.AutoModelForCausalLM.from_pretrained(models[name], dtype=torch.bfloat16)
     assert model.dtype == torch.bfloat16
     assert len(tokenizer) == model.config.vocab_size
-    for prompt, text in zip(PROMPTS, build_models._TEXTS, strict=True):
+    for prompt, text in zip(PROMPTS, recipes.TEXTS, strict=True):
         tokens, gap = _continue(model, tokenizer(prompt, return_tensors="pt"))
         assert len(tokens) == 32
         assert text.startswith(prompt + tokenizer.decode(tokens))
@@ -165,6 +166,18 @@ def test_half_built_directories_are_replaced_with_the_same_bytes(tmp_path: Path)
     (target / "stale").write_text("")
     build(tmp_path, ["tiny-gpt2"])
     assert not (target / "stale").exists()
+
+
+@pytest.mark.parametrize("module", [build_models, recipes])
+def test_seal_covers_both_modules(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType
+) -> None:
+    """A change to how models are built, or to what they are built of, builds them again."""
+    before = build_models._digest("tiny-gpt2")
+    changed = tmp_path / "changed.py"
+    changed.write_bytes(Path(str(module.__file__)).read_bytes() + b"\n")
+    monkeypatch.setattr(module, "__file__", str(changed))
+    assert build_models._digest("tiny-gpt2") != before
 
 
 def test_building_leaves_the_callers_random_numbers_and_threads_alone(tmp_path: Path) -> None:

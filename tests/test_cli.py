@@ -19,8 +19,11 @@ import pytest
 from click.testing import CliRunner
 
 from pipeline import errors, script
+from pipeline.calibration import load_calibrations
 from pipeline.catalog import load
 from pipeline.cli import _settings, main
+from pipeline.errors import UsageError
+from pipeline.judge import DEFAULT_JUDGE
 from pipeline.provenance import provenance
 from pipeline.record import (
     MAX_PAPER_BYTES,
@@ -698,7 +701,7 @@ def test_run_a_model_after_a_lost_run(campaign: Path) -> None:
 
 
 def test_run_settings(campaign: Path) -> None:
-    """Folders are absolute, --no-store leaves no store, and a judge's directory is the list's."""
+    """Folders are absolute, --no-store leaves no store, a judge without calibration is refused."""
     text = (campaign / "models.yaml").read_text()
     (campaign / "judge").mkdir()
     (campaign / "list").mkdir()
@@ -708,13 +711,17 @@ def test_run_settings(campaign: Path) -> None:
         path.write_text(text.replace("defaults:\n", f"defaults:\n  judge: {judge}\n"))
         return _settings(load(path), path, Path("records"), store, Path("references"))
 
+    (known,) = load_calibrations().judges.values()
+    (campaign / "judge" / "config.json").write_text(known.architecture.model_dump_json())
     found = settings("../judge", Path("graphs"))
     assert Path(found.judge).samefile(campaign / "judge")
     assert (found.records, found.references) == (campaign / "records", campaign / "references")
     assert found.store == campaign / "graphs"
     assert found.provenance == provenance()
-    found = settings("org/judge", None)
-    assert (found.judge, found.store) == ("org/judge", None)
+    found = settings(DEFAULT_JUDGE, None)
+    assert (found.judge, found.store) == (DEFAULT_JUDGE, None)
+    with pytest.raises(UsageError, match="no calibration for the judge"):
+        settings("org/judge", None)
 
 
 def test_run_without_the_judge(campaign: Path) -> None:

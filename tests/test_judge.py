@@ -349,6 +349,16 @@ def test_a_missing_interpreter_is_not_run(tmp_path: Path) -> None:
     assert found.english is English.NOT_RUN and "did not start" in found.reason
 
 
+@pytest.mark.parametrize("revision", ["0123abc", None])
+def test_a_hub_judge_can_be_pinned(tmp_path: Path, revision: str | None) -> None:
+    """The process that downloads a Hub id is told the revision, or that there is none."""
+    python = fake_python(
+        tmp_path / "python", "import json, sys; sys.exit(repr(json.load(sys.stdin)['revision']))"
+    )
+    found = judge.judge([Continuation("A", PROSE)], revision=revision, python=python)
+    assert found.reason.endswith(f": {revision!r}")
+
+
 def test_nothing_to_judge_starts_no_process(tmp_path: Path) -> None:
     """Empty texts are inconclusive without a model, an empty run is not_run."""
     model = str(write_config(tmp_path))
