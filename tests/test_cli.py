@@ -720,7 +720,7 @@ def test_run_settings(campaign: Path) -> None:
     assert found.provenance == provenance()
     found = settings(DEFAULT_JUDGE, None)
     assert (found.judge, found.store) == (DEFAULT_JUDGE, None)
-    with pytest.raises(UsageError, match="no calibration for the judge"):
+    with pytest.raises(UsageError, match="nor a calibrated judge"):
         settings("org/judge", None)
 
 
