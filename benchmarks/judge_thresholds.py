@@ -63,7 +63,7 @@ from pipeline.calibration import (
 )
 from pipeline.judge import Signals, TextScore
 from pipeline.likelihood import Likelihood, weights_sha256
-from pipeline.record import English
+from pipeline.words import English
 
 HERE = Path(__file__).resolve().parent
 TEXTS = HERE / "judge_texts"

@@ -12,8 +12,9 @@ import shutil
 from collections.abc import Iterable
 from pathlib import Path, PurePosixPath
 
-from pipeline.record import CacheState, CallCounts, Run, write_atomically
+from pipeline.record import CallCounts, Run, write_atomically
 from pipeline.targets import CACHES
+from pipeline.words import CacheState
 
 _UNFINISHED = (".lock", ".tmp")
 _DIGESTS = ".sha256"

@@ -30,15 +30,8 @@ from pipeline.catalog_problems import Document, Loc, quote, rule_problems, schem
 from pipeline.catalog_problems import InvalidCatalog as InvalidCatalog
 from pipeline.catalog_problems import Problem as Problem
 from pipeline.errors import CatalogError, UsageError
-from pipeline.record import (
-    MODEL_ID,
-    Parallelism,
-    StackVersions,
-    Target,
-    Task,
-    is_model_id,
-    write_atomically,
-)
+from pipeline.record import StackVersions, write_atomically
+from pipeline.words import MODEL_ID, Parallelism, Target, Task, is_model_id
 
 SCHEMA_PATH = Path(__file__).parent / "data" / "models.schema.json"
 _HUB_URL = re.compile(r"https?://(?:huggingface\.co|hf\.co)/([^/?#]+(?:/[^/?#]+)?)")

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 
 from pipeline.errors import CatalogError
-from pipeline.record import Parallelism, Target, Task
+from pipeline.words import Parallelism, Target, Task
 
 Loc = tuple[str | int, ...]
 """A place: the keys and list positions that lead to it, () = the whole file."""

@@ -15,7 +15,8 @@ from pathlib import PurePosixPath
 from typing import Any, Protocol, TypeVar
 
 from pipeline.placement import Checkpoint, Tensor
-from pipeline.record import Failure, Refusal
+from pipeline.record import Refusal
+from pipeline.words import Failure
 
 CONFIG = "config.json"
 SINGLE = "model.safetensors"

@@ -425,7 +425,7 @@ def _earlier(results: Path) -> dict[str, Earlier]:
     from pipeline import results as store
     from pipeline.errors import ResultsError
     from pipeline.plan import Earlier
-    from pipeline.record import Failure, Result, Stage
+    from pipeline.words import Failure, Result, Stage
 
     columns = [
         "run_id",
@@ -529,8 +529,8 @@ def _settings(
     """What all runs share; a judge that is not there or not calibrated is refused beforehand."""
     from pipeline.judge import find_calibration
     from pipeline.provenance import provenance
-    from pipeline.record import is_model_id
     from pipeline.runner import Settings
+    from pipeline.words import is_model_id
 
     directory = list_path.resolve().parent / catalog.defaults.judge
     if not directory.is_dir() and not is_model_id(catalog.defaults.judge):

@@ -13,7 +13,8 @@ from importlib.resources import files
 
 import yaml
 
-from pipeline.record import Failure, Observation, Stage
+from pipeline.record import Observation
+from pipeline.words import Failure, Stage
 
 _SIGNALS_OF_A_CRASH = {"SIGSEGV", "SIGABRT", "SIGBUS", "SIGILL", "SIGFPE"}
 _BY_TYPE = {

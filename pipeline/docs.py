@@ -24,8 +24,9 @@ from pydantic import TypeAdapter
 from pipeline import catalog
 from pipeline.cli import main as qualify
 from pipeline.errors import QualifyError, exit_codes
-from pipeline.record import CacheState, CpuMatch, English, Failure, Result, Stage, write_atomically
+from pipeline.record import write_atomically
 from pipeline.rows import COLUMNS
+from pipeline.words import CacheState, CpuMatch, English, Failure, Result, Stage
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m pipeline.docs --write"

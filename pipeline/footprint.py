@@ -14,7 +14,7 @@ from math import ceil, prod
 from typing import Any
 
 from pipeline.plan_table import ModelClass, held_share
-from pipeline.record import Parallelism
+from pipeline.words import Parallelism
 
 _ELEMENT_BITS = {"F4": 4, "F6_E2M3": 6, "F6_E3M2": 6} | {
     name: bits

@@ -34,7 +34,8 @@ from pydantic import TypeAdapter
 from pipeline.checkpoint_files import MAX_HEADER_BYTES, Refused, read_checkpoint
 from pipeline.hub_client import Hub, RepositoryFiles
 from pipeline.placement import Checkpoint
-from pipeline.record import Failure, Refusal, is_model_id, write_atomically
+from pipeline.record import Refusal, write_atomically
+from pipeline.words import Failure, is_model_id
 
 _CACHE_FORMAT = 1
 _COMMIT = re.compile(r"[0-9a-f]{40}")

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from pipeline.checkpoint_files import MAX_HEADER_BYTES, Refused, unsupported
-from pipeline.record import Failure
+from pipeline.words import Failure
 
 if TYPE_CHECKING:
     from huggingface_hub import ModelInfo

@@ -40,7 +40,7 @@ from pipeline.calibration import (
     load_calibrations,
 )
 from pipeline.likelihood import MAX_TOKENS, weights_sha256
-from pipeline.record import English
+from pipeline.words import English
 
 __all__ = [
     "DEFAULT_JUDGE",

@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from pipeline.record import Task
+from pipeline.words import Task
 
 PATH = Path(__file__).parent / "data" / "parallel_plans.json"
 

@@ -14,7 +14,8 @@ from math import ceil
 
 from pipeline.footprint import Checkpoint, Footprint, Tensor, quantisation, read
 from pipeline.plan_table import ModelClass, PlanTable
-from pipeline.record import Failure, Parallelism, Placement, Refusal, Task
+from pipeline.record import Placement, Refusal
+from pipeline.words import Failure, Parallelism, Task
 
 __all__ = ["CORE_COUNTS", "GIB", "Checkpoint", "Margin", "PlanTable", "Tensor", "place"]
 

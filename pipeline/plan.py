@@ -13,21 +13,8 @@ from pipeline import script
 from pipeline.catalog import Catalog, Model, Runner
 from pipeline.errors import UsageError
 from pipeline.placement import GIB, Checkpoint, Margin, PlanTable, place
-from pipeline.record import (
-    Failure,
-    Job,
-    Placement,
-    Plan,
-    Record,
-    Refusal,
-    Result,
-    Run,
-    Skipped,
-    StackVersions,
-    Stage,
-    Target,
-    Task,
-)
+from pipeline.record import Job, Placement, Plan, Record, Refusal, Run, Skipped, StackVersions
+from pipeline.words import Failure, Result, Stage, Target, Task
 
 IMAGE_POSITIONS = 4096
 """Cache positions that placement sets aside for a prompt with a picture: most processors make 256

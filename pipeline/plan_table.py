@@ -14,7 +14,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any
 
-from pipeline.record import Parallelism, Task
+from pipeline.words import Parallelism, Task
 
 _COLWISE = frozenset({"colwise", "colwise_rep", "colwise_gather_output"})
 _ROWWISE = frozenset({"rowwise", "rowwise_rep", "rowwise_split_input"})

@@ -17,20 +17,9 @@ from pathlib import Path
 from pipeline import results as store
 from pipeline import tables, verdict
 from pipeline.errors import QualifyError, RecordError, ResultsError
-from pipeline.record import (
-    MAX_PAPER_BYTES,
-    SCHEMA_VERSION,
-    Failure,
-    Plan,
-    Record,
-    Result,
-    Run,
-    Stage,
-    Target,
-    find_records,
-    read,
-)
+from pipeline.record import MAX_PAPER_BYTES, SCHEMA_VERSION, Plan, Record, Run, find_records, read
 from pipeline.rows import Row, newness
+from pipeline.words import Failure, Result, Stage, Target
 
 MAX_RECORDS = 20_000
 """Record files in one publication: twenty stacks of a campaign of 1 000 models."""

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline.record import Observation, Run, Task, Versions, write_atomically
+from pipeline.record import Observation, Run, Versions, write_atomically
+from pipeline.words import Task
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import ResultsError
-from pipeline.record import Failure, Result, RunId, Stage, write_atomically
+from pipeline.record import write_atomically
 from pipeline.rows import (
     COLUMNS,
     SCHEMA,
@@ -33,6 +33,7 @@ from pipeline.rows import (
     row_of,
     unrecorded,
 )
+from pipeline.words import Failure, Result, RunId, Stage
 
 __all__ = [
     "COLUMNS",

@@ -18,18 +18,8 @@ from typing import Any
 import pyarrow as pa
 
 from pipeline.errors import ResultsError
-from pipeline.record import (
-    Failure,
-    Observation,
-    Plan,
-    Record,
-    Result,
-    Run,
-    RunId,
-    Stage,
-    Target,
-    Versions,
-)
+from pipeline.record import Observation, Plan, Record, Run, Versions
+from pipeline.words import Failure, Result, RunId, Stage, Target
 
 SCHEMA_VERSION = 1
 """Of the rows; `results.MIGRATIONS` lifts files of older versions."""

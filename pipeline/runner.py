@@ -33,17 +33,15 @@ from pipeline.record import (
     OBSERVATION_NAME,
     RECORD_NAME,
     Check,
-    Failure,
     Observation,
     Record,
-    Result,
     Run,
-    Stage,
     parse,
     read_bytes,
     write,
 )
 from pipeline.targets import CACHES
+from pipeline.words import Failure, Result, Stage
 
 LOG_NAME = "log.txt"
 SCRIPT_NAME = "run.py"

@@ -13,7 +13,8 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-from pipeline.record import SCHEMA_VERSION, Parallelism, Run, Target, Task
+from pipeline.record import SCHEMA_VERSION, Run
+from pipeline.words import Parallelism, Target, Task
 
 _IMAGE_SIZE = 224
 """Side of the square picture in pixels: what most vision towers take as their smallest size."""

@@ -16,9 +16,9 @@ from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
 from pipeline.errors import ResultsError
-from pipeline.record import Failure, Result, RunId, Target, Task, is_model_id
 from pipeline.rows import clean, newness
 from pipeline.script import environment
+from pipeline.words import Failure, Result, RunId, Target, Task, is_model_id
 
 COLUMNS = (
     "model_id",

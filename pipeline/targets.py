@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline.record import Target
+from pipeline.words import Target
 
 
 @dataclass(frozen=True)

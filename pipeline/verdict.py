@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.record import Check, CpuMatch, English, Failure, Observation, Run, Task
+from pipeline.record import Check, Observation, Run
 from pipeline.reference import NoReference, Reference
+from pipeline.words import CpuMatch, English, Failure, Task
 
 NEAR_TIE_GAP = 0.25
 """Nats. bf16 against fp32 on CPU, SmolLM2-135M, 20 prompts of 32 tokens: healthy teacher-forced

@@ -15,28 +15,21 @@ from typing import Any
 
 from pipeline.record import (
     RECORD_NAME,
-    CacheState,
     CallCounts,
     Check,
-    CpuMatch,
-    Failure,
     Generation,
     Job,
     Observation,
-    Parallelism,
     Placement,
     Plan,
     Record,
     Refusal,
-    Result,
     Run,
     StackVersions,
-    Stage,
-    Target,
-    Task,
     Versions,
     write,
 )
+from pipeline.words import CacheState, CpuMatch, Failure, Parallelism, Result, Stage, Target, Task
 
 GIB = 1024**3
 START = datetime(2026, 11, 30, 8, 0, 0, tzinfo=UTC)

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import cache
-from pipeline.record import CacheState, CallCounts, Target
+from pipeline.record import CallCounts
+from pipeline.words import CacheState, Target
 from tests import papers
 
 RUN = papers.run(cache_keys=("ab/cd/one.neff", "ab/ef/two.neff"))

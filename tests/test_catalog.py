@@ -17,7 +17,7 @@ import yaml
 from pipeline import catalog
 from pipeline.catalog import Catalog, InvalidCatalog, Problem
 from pipeline.errors import CatalogError, UsageError, exit_codes
-from pipeline.record import Parallelism, RunId, Target, Task
+from pipeline.words import Parallelism, RunId, Target, Task
 
 VALID = """\
 # yaml-language-server: $schema=pipeline/data/models.schema.json
@@ -741,7 +741,8 @@ def test_the_module_prints_and_writes_the_schema(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     package.mkdir()
     source = Path(catalog.__file__).parent
-    for name in ("__init__.py", "catalog.py", "catalog_problems.py", "errors.py", "record.py"):
+    modules = ("__init__", "catalog", "catalog_problems", "errors", "record", "words")
+    for name in (f"{module}.py" for module in modules):
         shutil.copy(source / name, package / name)
     command = [sys.executable, "-m", "pipeline.catalog"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)

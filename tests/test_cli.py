@@ -25,21 +25,9 @@ from pipeline.cli import _settings, main
 from pipeline.errors import UsageError
 from pipeline.judge import DEFAULT_JUDGE
 from pipeline.provenance import provenance
-from pipeline.record import (
-    MAX_PAPER_BYTES,
-    RECORD_NAME,
-    Failure,
-    Job,
-    Plan,
-    Record,
-    Result,
-    Run,
-    Stage,
-    dump,
-    read,
-    write,
-)
+from pipeline.record import MAX_PAPER_BYTES, RECORD_NAME, Job, Plan, Record, Run, dump, read, write
 from pipeline.runner import Settings
+from pipeline.words import Failure, Result, Stage
 from tests import papers
 from tests.conftest import ROOT
 from tests.hub_server import HubServer

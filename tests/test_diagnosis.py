@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from pipeline import diagnosis
-from pipeline.record import Failure, Observation, Stage
+from pipeline.record import Observation
+from pipeline.words import Failure, Stage
 from tests import papers
 
 

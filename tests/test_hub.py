@@ -18,7 +18,8 @@ from huggingface_hub import constants, snapshot_download
 from pipeline import checkpoint_files, hub_client
 from pipeline.hub import CheckpointRef, inspect, inspect_all
 from pipeline.placement import Checkpoint, Tensor
-from pipeline.record import Failure, Refusal
+from pipeline.record import Refusal
+from pipeline.words import Failure
 from tests.hub_server import Content, HubServer
 
 MODEL = "org/model"

@@ -15,7 +15,7 @@ from pydantic import ValidationError
 from pipeline import judge
 from pipeline.errors import UsageError
 from pipeline.judge import Bounds, Continuation, Signals, TextScore, Thresholds
-from pipeline.record import English
+from pipeline.words import English
 
 ROOT = Path(__file__).resolve().parent.parent
 

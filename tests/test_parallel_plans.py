@@ -16,7 +16,7 @@ import pytest
 from pipeline import parallel_plans
 from pipeline.footprint import Checkpoint, Tensor, read
 from pipeline.plan_table import PlanTable, generic, held_share
-from pipeline.record import Parallelism, Task
+from pipeline.words import Parallelism, Task
 
 ROOT = Path(__file__).parents[1]
 CONTENT: dict[str, Any] = json.loads(parallel_plans.PATH.read_text(encoding="utf-8"))

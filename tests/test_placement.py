@@ -17,7 +17,8 @@ import pytest
 
 from pipeline.footprint import read
 from pipeline.placement import CORE_COUNTS, GIB, Checkpoint, Margin, PlanTable, Tensor, place
-from pipeline.record import Failure, Parallelism, Placement, Refusal, Task
+from pipeline.record import Placement, Refusal
+from pipeline.words import Failure, Parallelism, Task
 
 DATA = Path(__file__).parent / "data"
 CHECKPOINTS = DATA / "checkpoints"

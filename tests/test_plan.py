@@ -22,20 +22,9 @@ from pipeline.catalog import Catalog
 from pipeline.errors import UsageError
 from pipeline.placement import GIB, Checkpoint, PlanTable, Tensor
 from pipeline.plan import Earlier, Request, make_plan, wanted
-from pipeline.record import (
-    Failure,
-    Parallelism,
-    Plan,
-    Record,
-    Refusal,
-    Result,
-    Run,
-    Stage,
-    Target,
-    dump,
-    parse,
-)
+from pipeline.record import Plan, Record, Refusal, Run, dump, parse
 from pipeline.rows import missing
+from pipeline.words import Failure, Parallelism, Result, Stage, Target
 from tests import papers
 from tests.conftest import ROOT
 from tests.test_placement import ROWS, checkpoint

@@ -16,18 +16,9 @@ from pipeline import publish as module
 from pipeline import results as store
 from pipeline.errors import RecordError, ResultsError
 from pipeline.publish import Change, ChangeKind, Published, publish
-from pipeline.record import (
-    CallCounts,
-    Check,
-    CpuMatch,
-    Failure,
-    Record,
-    Result,
-    Stage,
-    Target,
-    write_atomically,
-)
+from pipeline.record import CallCounts, Check, Record, write_atomically
 from pipeline.results import read_current, read_history, row_of
+from pipeline.words import CpuMatch, Failure, Result, Stage, Target
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
 

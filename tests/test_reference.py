@@ -13,8 +13,9 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from demo.build_models import PROMPTS
 from pipeline import reference, verdict
-from pipeline.record import CpuMatch, Generation, Observation, Run, Target
+from pipeline.record import Generation, Observation, Run
 from pipeline.reference import NoReference, Reference
+from pipeline.words import CpuMatch, Target
 from tests import papers
 
 NEW = 8

@@ -16,7 +16,7 @@ import pytest
 
 from pipeline import results, rows
 from pipeline.errors import ResultsError
-from pipeline.record import Failure, Record, Result, Run, Stage, Target, write_atomically
+from pipeline.record import Record, Run, write_atomically
 from pipeline.results import (
     SCHEMA,
     Row,
@@ -30,6 +30,7 @@ from pipeline.results import (
     row_of,
     write,
 )
+from pipeline.words import Failure, Result, Stage, Target
 from tests import papers
 from tests.papers import day
 

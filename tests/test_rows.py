@@ -8,17 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ResultsError
-from pipeline.record import (
-    Check,
-    CpuMatch,
-    Failure,
-    Generation,
-    Observation,
-    Record,
-    Result,
-    Stage,
-    Target,
-)
+from pipeline.record import Check, Generation, Observation, Record
 from pipeline.rows import (
     COLUMNS,
     SCHEMA,
@@ -31,6 +21,7 @@ from pipeline.rows import (
     row_of,
     unrecorded,
 )
+from pipeline.words import CpuMatch, Failure, Result, Stage, Target
 from tests import papers
 from tests.papers import GIB, START, day
 

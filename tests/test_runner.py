@@ -21,16 +21,8 @@ import psutil
 import pytest
 
 from pipeline import cache, runner, script
-from pipeline.record import (
-    Failure,
-    Record,
-    Result,
-    Run,
-    Stage,
-    Target,
-    read,
-    unfinished,
-)
+from pipeline.record import Record, Run, read, unfinished
+from pipeline.words import Failure, Result, Stage, Target
 from tests import papers
 from tests.conftest import ROOT
 

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from pipeline import script
-from pipeline.record import Parallelism, Placement, Run, Target, Task
+from pipeline.record import Placement, Run
+from pipeline.words import Parallelism, Target, Task
 from tests import papers
 
 HOSTILE = (

@@ -10,9 +10,10 @@ import pytest
 
 from pipeline import tables
 from pipeline.errors import ResultsError
-from pipeline.record import Check, CpuMatch, English, Failure, Parallelism, Stage, Target
+from pipeline.record import Check
 from pipeline.rows import Row, close, row_of, unrecorded
 from pipeline.tables import compatibility, text, url
+from pipeline.words import CpuMatch, English, Failure, Parallelism, Stage, Target
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
 

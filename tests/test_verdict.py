@@ -7,18 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline import verdict
-from pipeline.record import (
-    CallCounts,
-    Check,
-    CpuMatch,
-    English,
-    Failure,
-    Generation,
-    Observation,
-    Run,
-    Task,
-)
+from pipeline.record import CallCounts, Check, Generation, Observation, Run
 from pipeline.reference import NoReference, Reference, Step
+from pipeline.words import CpuMatch, English, Failure, Task
 from tests import papers
 
 NONE = CallCounts(graphs=0, compiled=0, restored=0)

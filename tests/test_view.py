@@ -11,16 +11,8 @@ import pytest
 from pipeline import results as store
 from pipeline import view
 from pipeline.errors import ResultsError, UsageError
-from pipeline.record import (
-    CallCounts,
-    Check,
-    CpuMatch,
-    English,
-    Failure,
-    Generation,
-    Record,
-    Target,
-)
+from pipeline.record import CallCounts, Check, Generation, Record
+from pipeline.words import CpuMatch, English, Failure, Target
 from tests import papers
 
 

@@ -28,7 +28,7 @@ ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT))
 
 from pipeline.placement import PlanTable  # noqa: E402
-from pipeline.record import Task  # noqa: E402
+from pipeline.words import Task  # noqa: E402
 from tests.test_placement import CHECKPOINTS, PLACEMENTS, Row, load, outcome  # noqa: E402
 
 Found = tuple[str, str, tuple[int, ...]]

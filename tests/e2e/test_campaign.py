@@ -17,7 +17,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from pipeline.record import Record, Stage, read
+from pipeline.record import Record, read
+from pipeline.words import Stage
 from tests.conftest import ROOT
 from tests.e2e.conftest import Campaign, environment
 

@@ -15,7 +15,8 @@ import pytest
 from demo.build_models import PROMPTS
 from pipeline import runner, script
 from pipeline.hub import directory_revision
-from pipeline.record import Failure, Parallelism, Record, Result, Run, Stage, Target
+from pipeline.record import Record, Run
+from pipeline.words import Failure, Parallelism, Result, Stage, Target
 from tests import papers
 
 
