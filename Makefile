@@ -34,9 +34,12 @@ demo: $(INSTALLED)
 	@echo "scripts to replay  build/demo/results/scripts/"
 	@echo "records and logs   build/demo/records/"
 
+# Two at a time, whole files: the campaign of tests/e2e beside everything else. One thread a process,
+# since threads of two processes that wait for each other by spinning cost more than they give.
 test: $(INSTALLED) lint
 	$(BIN)/python -m demo.build_models build/models
-	TRN_QUALIFY_TEST_MODELS=build/models $(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models \
+		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check

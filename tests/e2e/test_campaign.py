@@ -143,7 +143,7 @@ def test_publishing_again_changes_no_byte(campaign: Campaign, rows: dict[str, An
     assert {path: path.read_bytes() for path in before} == before
 
 
-@pytest.mark.parametrize("model", [DENSE, REAL])
+@pytest.mark.parametrize("model", [DENSE, PICTURE])
 def test_the_second_run_compiles_nothing(
     campaign: Campaign, rows: dict[str, dict[str, Any]], model: str
 ) -> None:
