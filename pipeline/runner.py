@@ -186,12 +186,9 @@ def _execute(asked: Run, settings: Settings, say: Say, folder: Path, paper: _Pap
         )
     (folder / SCRIPT_NAME).write_text(text)
     restored = cache.restore(settings.store, asked, graphs) if settings.store else ()
-    seen_stage = Stage.DOWNLOAD
 
     def on_stage(stage: Stage) -> None:
-        nonlocal seen_stage
-        if stage.order > seen_stage.order and stage is not Stage.DONE:
-            seen_stage = stage
+        if stage.order > paper.record.stage.order and stage is not Stage.DONE:
             paper.note(stage=stage)
 
     ended = _watch(asked, settings, say, folder, on_stage)

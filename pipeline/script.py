@@ -11,7 +11,7 @@ import re
 from functools import cache
 from pathlib import Path
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
 from pipeline.record import SCHEMA_VERSION, Run
 from pipeline.words import Parallelism, Target, Task
@@ -88,15 +88,14 @@ def plain(text: str) -> str:
 
 
 @cache
-def _template() -> tuple[Environment, str]:
-    return environment(), "run.py.jinja"
+def _template() -> Template:
+    return environment().get_template("run.py.jinja")
 
 
 def render(run: Run) -> str:
     """The text of run.py for a run that has a placement (ValueError for a refused one)."""
     if run.placement is None:
         raise ValueError(f"{run.run_id} is refused: there is nothing to render")
-    made, name = _template()
     stack = run.stack
     neuron = stack.target is not Target.CPU
     made_for = [("torch", stack.torch), (stack.library, stack.library_version)]
@@ -119,7 +118,7 @@ def render(run: Run) -> str:
     if run.extra_packages:
         stack_lines.append(f"and: {', '.join(run.extra_packages)}")
     cores = run.placement.cores
-    return made.get_template(name).render(
+    return _template().render(
         run=run,
         target_words=(
             f"{cores} NeuronCore{'s' if cores > 1 else ''} of AWS Trainium2"
