@@ -13,7 +13,17 @@ from pipeline import script
 from pipeline.catalog import Catalog, Model, Runner
 from pipeline.errors import UsageError
 from pipeline.placement import GIB, Checkpoint, Margin, PlanTable, place
-from pipeline.record import Job, Placement, Plan, Record, Refusal, Run, Skipped, StackVersions
+from pipeline.record import (
+    Job,
+    Machine,
+    Placement,
+    Plan,
+    Record,
+    Refusal,
+    Run,
+    Skipped,
+    StackVersions,
+)
 from pipeline.words import Failure, Result, Stage, Target, Task
 
 IMAGE_POSITIONS = 4096
@@ -196,7 +206,19 @@ def _jobs(catalog: Catalog, runs: Iterable[Run]) -> tuple[Job, ...]:
     for run in runs:
         by_class[run.runner].append(run)
     return tuple(
-        Job(job_id=name, runner=name, labels=catalog.runners[name].labels, runs=tuple(runs))
+        Job(
+            job_id=name,
+            runner=name,
+            labels=catalog.runners[name].labels,
+            machine=Machine(
+                cores=catalog.runners[name].cores,
+                host_bytes=int(catalog.runners[name].host_gib * GIB),
+                compilations=1,
+            ),
+            estimated_s=sum(run.estimated_s for run in runs),
+            limit_s=sum(run.limit_s for run in runs),
+            runs=tuple(runs),
+        )
         for name, runs in by_class.items()
         if runs
     )

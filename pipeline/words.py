@@ -78,6 +78,7 @@ class Failure(StrEnum):
     GATED = "gated"
     MISSING = "missing"
     DEVICE_UNAVAILABLE = "device_unavailable"
+    DEVICE_FAULT = "device_fault"
     WRONG_STACK = "wrong_stack"
     LOST_RUNNER = "lost_runner"
     KILLED = "killed"
@@ -103,6 +104,7 @@ _INFRASTRUCTURE = frozenset(
         Failure.GATED,
         Failure.MISSING,
         Failure.DEVICE_UNAVAILABLE,
+        Failure.DEVICE_FAULT,
         Failure.WRONG_STACK,
         Failure.LOST_RUNNER,
         Failure.KILLED,
@@ -136,6 +138,7 @@ _MEANINGS = {
     Failure.GATED: "the repository is gated and this machine's token may not read it",
     Failure.MISSING: "the repository or the revision does not exist",
     Failure.DEVICE_UNAVAILABLE: "no free device of the target on this machine",
+    Failure.DEVICE_FAULT: "the device or its runtime failed in a way that speaks of the hardware",
     Failure.WRONG_STACK: "what is installed is not what the stack names",
     Failure.LOST_RUNNER: "the harness or its machine was lost in the middle of the run",
     Failure.KILLED: "something outside the run killed it (SIGKILL, SIGTERM)",
@@ -170,6 +173,15 @@ class CacheState(StrEnum):
     COLD = "cold"
     RESTORED = "restored"
     PARTIAL = "partial"
+
+
+class TryReason(StrEnum):
+    """Why a try of a run was made."""
+
+    FIRST = "first"
+    OTHER_CORES = "other_cores"
+    MORE_CORES = "more_cores"
+    CLEAN_CACHE = "clean_cache"
 
 
 MODEL_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

@@ -19,6 +19,7 @@ from pipeline.record import (
     Check,
     Generation,
     Job,
+    Machine,
     Observation,
     Placement,
     Plan,
@@ -234,17 +235,27 @@ def unended(asked: Run | None = None, at: datetime = START, **changes: Any) -> R
     return Record.model_validate(fields | changes)
 
 
+def job(runs: Iterable[Run], **changes: Any) -> Job:
+    """A job of `runs`, all of one runner class, on a machine of sixteen cores."""
+    held = tuple(runs)
+    fields: dict[str, Any] = {
+        "job_id": f"job-{held[0].runner}",
+        "runner": held[0].runner,
+        "labels": ("self-hosted", held[0].runner),
+        "machine": Machine(cores=16, host_bytes=2048 * GIB, compilations=4),
+        "estimated_s": sum(run.estimated_s for run in held),
+        "limit_s": sum(run.limit_s for run in held),
+        "runs": held,
+    }
+    return Job.model_validate(fields | changes)
+
+
 def plan(*runs: Run) -> Plan:
     """A plan of `runs`: one job a runner class, refused ones apart."""
     runners = dict.fromkeys(asked.runner for asked in runs if asked.placement)
     return Plan(
         jobs=tuple(
-            Job(
-                job_id=f"job-{runner}",
-                runner=runner,
-                labels=("self-hosted", runner),
-                runs=tuple(asked for asked in runs if asked.placement and asked.runner == runner),
-            )
+            job(asked for asked in runs if asked.placement and asked.runner == runner)
             for runner in runners
         ),
         refused=tuple(asked for asked in runs if asked.refusal),

@@ -741,9 +741,9 @@ def test_the_module_prints_and_writes_the_schema(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     package.mkdir()
     source = Path(catalog.__file__).parent
-    modules = ("__init__", "catalog", "catalog_problems", "errors", "record", "words")
-    for name in (f"{module}.py" for module in modules):
-        shutil.copy(source / name, package / name)
+    for module in ("__init__", "catalog", "catalog_problems", "errors", "words"):
+        shutil.copy(source / f"{module}.py", package)
+    shutil.copytree(source / "record", package / "record")
     command = [sys.executable, "-m", "pipeline.catalog"]
     printed = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert printed.stdout == catalog.schema_text()

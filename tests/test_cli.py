@@ -21,11 +21,12 @@ from click.testing import CliRunner
 from pipeline import errors, script
 from pipeline.calibration import load_calibrations
 from pipeline.catalog import load
-from pipeline.cli import _settings, main
+from pipeline.cli import main
+from pipeline.cli.running import _settings
 from pipeline.errors import UsageError
 from pipeline.judge import DEFAULT_JUDGE
 from pipeline.provenance import provenance
-from pipeline.record import MAX_PAPER_BYTES, RECORD_NAME, Job, Plan, Record, Run, dump, read, write
+from pipeline.record import MAX_PAPER_BYTES, RECORD_NAME, Plan, Record, Run, dump, read, write
 from pipeline.runner import Settings
 from pipeline.words import Failure, Result, Stage
 from tests import papers
@@ -729,7 +730,7 @@ def test_run_without_the_judge(campaign: Path) -> None:
 def test_run_a_paper(campaign: Path, kind: str, way: str) -> None:
     """A plan and a job are taken from a file and from standard input alike."""
     plan = planned("--select", "cut/one")
-    job = Job(job_id="one", runner="laptop", labels=("x",), runs=tuple(plan.runs))
+    job = papers.job(tuple(plan.runs))
     text = dump(plan) if kind == "plan" else dump(job)
     Path("paper").write_text(text)
     ended = qualify("run", "paper") if way == "file" else qualify("run", "-", typed=text)
@@ -807,7 +808,7 @@ def test_run_too_large_a_paper(campaign: Path) -> None:
 def test_run_a_run_that_names_jobs(campaign: Path) -> None:
     """A job is told from a plan by its fields, whatever words stand in its runs."""
     run = run_of("cut/one").model_copy(update={"model_type": "jobs"})
-    text = dump(Job(job_id="one", runner="laptop", labels=("x",), runs=(run,)))
+    text = dump(papers.job((run,)))
     assert qualify("run", "-", typed=text).code == 0
 
 

@@ -1,0 +1,12 @@
+"""The command line: thin. Each command reads its papers, calls one module, prints, exits.
+
+Modules are imported inside the commands, so that `qualify --help` and `qualify validate` start
+fast and no reading command ever needs torch.
+"""
+
+from pipeline.cli import planning  # isort: skip -- commands are documented in the order of imports
+from pipeline.cli import running  # isort: skip
+from pipeline.cli import reading  # isort: skip
+from pipeline.cli.group import main
+
+__all__ = ["main", "planning", "reading", "running"]
