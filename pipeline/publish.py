@@ -205,7 +205,7 @@ def _unproven(record: Record) -> str | None:
     seen = record.observation
     if record.result is not Result.PASS or seen is None:
         return None
-    told = verdict.decide(record.run, seen, record.check)
+    told = verdict.decide(record.run, seen, record.check, record.findings)
     if told.failure is not None:
         return f"{told.failure}: {told.reason}"
     stack, installed = record.run.stack, seen.versions

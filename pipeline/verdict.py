@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from pipeline.record import Check, Observation, Run
+from pipeline.record import Check, Finding, Observation, Run
 from pipeline.reference import NoReference, Reference
-from pipeline.words import CpuMatch, English, Failure, Task
+from pipeline.words import CpuMatch, English, Failure, Target, Task
 
 NEAR_TIE_GAP = 0.25
 """Nats. bf16 against fp32 on CPU, SmolLM2-135M, 20 prompts of 32 tokens: healthy teacher-forced
@@ -56,11 +56,14 @@ def match(found: Reference | NoReference) -> tuple[CpuMatch, float | None, str |
     return CpuMatch.NEAR_TIE, worst, f"{ties} of {len(places)} tokens are ties"
 
 
-def guards(run: Run, seen: Observation) -> Verdict | None:
+def guards(run: Run, seen: Observation, findings: Sequence[Finding] = ()) -> Verdict | None:
     """What no reading of the text can mend; None when all of it is in order."""
     placement = run.placement
     if placement is None:
         return Verdict(Failure.HARNESS, "a refused run was executed")
+    if findings:
+        worst = findings[0]
+        return Verdict(worst.failure, f"the log says: {worst.line}"[:4_000])
     calls = seen.all_calls
     if calls is None or seen.second_call is None or seen.first_call is None:
         return Verdict(Failure.HARNESS, "run.py ended well without saying what it counted")
@@ -70,6 +73,18 @@ def guards(run: Run, seen: Observation) -> Verdict | None:
             f"no compiled graph: {calls.graphs} captured, {calls.compiled} compiled, "
             f"{calls.restored} from the cache",
         )
+    if run.stack.target is not Target.CPU:
+        # Eager operators are compiled too, so the compiler's counters alone prove no graph.
+        if seen.backend_graphs is None:
+            return Verdict(
+                Failure.INCONCLUSIVE, "the neuron backend did not say how many graphs it made"
+            )
+        if seen.backend_graphs < calls.graphs:
+            return Verdict(
+                Failure.CPU_FALLBACK,
+                f"{calls.graphs} graphs were captured and the neuron backend made "
+                f"{seen.backend_graphs}",
+            )
     if seen.second_call.graphs or seen.second_call.compiled:
         return Verdict(
             Failure.RECOMPILED,
@@ -104,9 +119,9 @@ def guards(run: Run, seen: Observation) -> Verdict | None:
     return None
 
 
-def decide(run: Run, seen: Observation, check: Check) -> Verdict:
+def decide(run: Run, seen: Observation, check: Check, findings: Sequence[Finding] = ()) -> Verdict:
     """PASS or why not, once all evidence is in."""
-    if (broken := guards(run, seen)) is not None:
+    if (broken := guards(run, seen, findings)) is not None:
         return broken
     if check.cpu_match is CpuMatch.MISMATCH:
         return Verdict(Failure.WRONG_TOKENS, check.cpu_reason or "tokens differ from the CPU's")

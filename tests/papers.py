@@ -151,6 +151,7 @@ def observation(on: StackVersions | None = None, **changes: Any) -> Observation:
         "logits_finite": True,
         "vocab_size": 151_936,
         "device_peak_bytes": (3 * GIB // 2,) if on.target is Target.NEURON else None,
+        "backend_graphs": None if on.target is Target.CPU else 2,
         "cpu_fallback_ops": (),
     }
     return Observation.model_validate(fields | changes)

@@ -154,6 +154,8 @@ class Record(Paper):
     """run.py's exit code; negative = ended by that signal; None = not started or not ended."""
     cache: CacheState | None = None
     cache_keys: tuple[str, ...] = ()
+    cache_store: ShortText | None = None
+    """URL of the store that holds those entries for others; None = none, or one of this machine."""
     core_ids: CoreIds = ()
     """Ids of the machine's cores that the run had, in rank order; () off the device."""
     reason: TryReason = TryReason.FIRST
