@@ -56,6 +56,8 @@ def _whole(value: object) -> object:
 # with version bounds: never an option of pip, never a URL to install code from.
 _VERSION, _NAME = r"^[0-9A-Za-z][0-9A-Za-z.+_!]*$", r"^[0-9A-Za-z][0-9A-Za-z._-]{0,63}$"
 _TEXT, _WORD, _URL = r"\S", r"^\S+$", r"^https://[^\s/]+/\S+$"
+# Without "@": a store's URL is printed and published, and must not carry a password.
+_STORE = r"^[a-z][a-z0-9+.-]*://[^\s@]+$"
 _BOUND = r"(==|~=|!=|<=|>=|<|>)[0-9A-Za-z.*+!]+"
 _PACKAGE = rf"^[0-9A-Za-z][0-9A-Za-z._-]*(\[[0-9A-Za-z._,-]+\])?({_BOUND}(,{_BOUND})*)?$"
 _EXPECTED = {
@@ -64,6 +66,7 @@ _EXPECTED = {
     _TEXT: "text that is not empty",
     _WORD: "text without spaces",
     _URL: "an https URL",
+    _STORE: "a URL without user name or password, such as hf://buckets/owner/name",
     _PACKAGE: 'a package, with version bounds if any, such as "einops==0.8.1"',
     "int_type": "a whole number",
     "float_type": "a number",
@@ -80,6 +83,7 @@ EntryName = Annotated[str, Field(pattern=_NAME)]
 Text = Annotated[str, Field(pattern=_TEXT, max_length=4_000)]
 Word = Annotated[str, Field(pattern=_WORD, max_length=200)]
 Package = Annotated[str, Field(pattern=_PACKAGE, max_length=200)]
+StoreUrl = Annotated[str, Field(pattern=_STORE, max_length=2_000)]
 Prompts = Annotated[tuple[Text, ...], Field(min_length=3, max_length=64)]
 Dtype = Literal["bfloat16", "float16", "float32"]
 # A trn2 machine has 16 devices of 4 logical cores; placement goes up to 16 cores.
@@ -90,6 +94,9 @@ Count = Annotated[int, Field(strict=True, ge=1)]
 Minutes = Annotated[int, Field(strict=True, ge=1, le=7_200)]
 Amount = Annotated[float, Field(strict=True, ge=0, allow_inf_nan=False)]
 Size = Annotated[float, Field(strict=True, gt=0, allow_inf_nan=False)]
+
+
+_COMPILE_CORES, _COMPILE_GIB, _OTHER_COMPILE_GIB = 2, 32, 4
 
 
 class Exclusion(StrEnum):
@@ -123,6 +130,11 @@ class Defaults(_Part):
     dtype: Dtype = Field("bfloat16", description="What weights are loaded as.")
     prefill_chunk: Count = Field(128, description="Prompts are left-padded to a multiple of it.")
     max_age_days: Count = Field(30, description="Results older than this are stale.")
+    store: StoreUrl | None = Field(
+        None,
+        description="URL of the compiled-graph store that runs restore from and save to, such as "
+        "`hf://buckets/owner/name`; null: none. `--store` of `qualify run` overrides it.",
+    )
     judge: Text = Field(
         "HuggingFaceTB/SmolLM2-135M-Instruct",
         description="Model id or directory of the judge of fluent English.",
@@ -130,25 +142,50 @@ class Defaults(_Part):
 
 
 class Runner(_Part):
-    """A class of machines. Placement tries the classes in the file's order."""
+    """A class of machines. Placement tries the classes in the file's order.
 
-    target: Literal[Target.NEURON, Target.CPU] = Field(
+    Target simulator is the tests' stand-in for a device; publish refuses its results.
+    """
+
+    target: Target = Field(
         Target.NEURON, description="Which stacks run here: those of this target."
     )
     labels: tuple[Word, ...] = Field(min_length=1, description="`runs-on` of its jobs.")
     cores: MachineCores = Field(description="Cores of one machine.")
     core_gib: Size = Field(description="Memory of one core, GiB.")
     host_gib: Size = Field(description="Memory of the host, GiB.")
+    machines: Count = Field(1, le=100, description="How many machines of the class exist.")
+    compilations: Count | None = Field(
+        None,
+        le=64,
+        description="Runs that may compile at once on one machine; null: one for every two cores "
+        "and 32 GiB of the host's memory (4 GiB off the device), whichever gives fewer, and one at "
+        "least.",
+    )
     usd_per_hour: Amount | None = Field(None, description="Price of one machine; null: unknown.")
+
+    @property
+    def slots(self) -> int:
+        """Runs that may compile at once on one machine: as stated, else a careful figure.
+
+        An assumption: trn2.3xlarge has about 12 vCPUs and 124 GiB for its four cores, no swap, and
+        a user saw the kernel end compilations for want of memory there. One for every two cores
+        leaves each about six vCPUs and, on that machine, 62 GiB. Off the device Inductor's C++
+        compilers, or nothing but a stand-in, need far less.
+        """
+        each = _COMPILE_GIB if self.target is Target.NEURON else _OTHER_COMPILE_GIB
+        careful = min(self.cores // _COMPILE_CORES, int(self.host_gib / each))
+        return self.compilations or max(1, careful)
 
 
 class Stack(_Part):
     """The exact versions a run is for. What is null is not named and not checked.
 
-    Target neuron needs neuronx_cc and torch_neuronx; target cpu must not have them.
+    Targets neuron and simulator need neuronx_cc and torch_neuronx; target cpu must not have them.
+    Target simulator is the tests' stand-in for a device; publish refuses its results.
     """
 
-    target: Literal[Target.NEURON, Target.CPU] = Field(
+    target: Target = Field(
         description="What the stack runs on; its runs go to runner classes of the same target."
     )
     library: Literal["transformers"] = Field(

@@ -236,15 +236,18 @@ def _stack_problems(document: Document) -> Iterator[Problem]:
         target = entry.get("target")
         for field in ("neuronx_cc", "torch_neuronx"):
             given = entry.get(field) is not None
-            if target == Target.NEURON and not given:
-                what = f"target neuron without {field}; expected its version"
+            if target in (Target.NEURON, Target.SIMULATOR) and not given:
+                what = f"target {target} without {field}; expected its version"
                 yield document.problem((*loc, "target"), what)
             elif target == Target.CPU and given:
                 what = f"{field} with target cpu; expected none: remove it"
                 yield document.problem((*loc, field), what, key=True)
         # What a stack gives to a run id: record.StackVersions.run_id.
-        compiler = entry.get("neuronx_cc") if target == Target.NEURON else ""
-        parts = (target, entry.get("library_version"), compiler, entry.get("torch"))
+        # The simulator stands in for the device, compiler and all: its runs have the same names.
+        compiled = target in (Target.NEURON, Target.SIMULATOR)
+        compiler = entry.get("neuronx_cc") if compiled else ""
+        kind = Target.NEURON if compiled else target
+        parts = (kind, entry.get("library_version"), compiler, entry.get("torch"))
         if all(isinstance(part, str) for part in parts) and first.setdefault(parts, loc) != loc:
             earlier = document.problem(first[parts], "", key=True)
             what = f"stacks {quote(first[parts][1])} and {quote(loc[1])} give the same run ids"

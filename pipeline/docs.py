@@ -21,12 +21,12 @@ import click
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from pipeline import catalog
+from pipeline import catalog, diagnosis
 from pipeline.cli import main as qualify
 from pipeline.errors import QualifyError, exit_codes
 from pipeline.record import write_atomically
 from pipeline.rows import COLUMNS
-from pipeline.words import CacheState, CpuMatch, English, Failure, Result, Stage
+from pipeline.words import CacheState, CpuMatch, English, Failure, Result, Stage, TryReason
 
 ROOT = Path(__file__).parents[1]
 COMMAND = "python -m pipeline.docs --write"
@@ -37,6 +37,7 @@ VALUES: Mapping[str, type[StrEnum]] = {
     "cpu_match": CpuMatch,
     "english": English,
     "cache": CacheState,
+    "try_reason": TryReason,
 }
 """Columns of the results that hold one word of a closed set; docs/results.md explains each."""
 
@@ -198,6 +199,7 @@ def _limits(least: int | None, most: int | None) -> str:
 GENERATORS: Mapping[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "failures": _failures,
+    "signatures": diagnosis.table,
     "commands": _commands,
     "columns": _columns,
     "values": _values,

@@ -19,18 +19,16 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import os
 import re
-import signal
-import subprocess
 import sys
+import threading
 import unicodedata
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from pipeline import processes
 from pipeline.calibration import (
     LOW_IS_BAD,
     Bounds,
@@ -284,13 +282,14 @@ def judge(
     revision: str | None = None,
     python: str = sys.executable,
     timeout: float = 600.0,
+    stop: threading.Event | None = None,
 ) -> Judgement:
     """Judge the continuations of one run with a language model on the CPU.
 
     model: a directory, or a Hub id (which its process downloads). declared_id: the Hub id of what
     is in the directory; without it the architecture decides. revision: the commit of a Hub id to
     download; None takes its default branch. python: an interpreter with torch and transformers.
-    timeout: seconds for loading and judging together.
+    timeout: seconds for loading and judging together. stop: set to give up early.
     No text and no failure of the model's process raises: those end as not_run with the reason.
     Raises UsageError when the judge has no calibration.
     """
@@ -299,7 +298,7 @@ def judge(
     asked = [item for item in cleaned if item.text]
     measured: dict[str, Any] = {"weights_sha256": None, "nll": []}
     if asked:
-        answer = _measure_in_process(asked, model, revision, python, timeout)
+        answer = _measure_in_process(asked, model, revision, python, timeout, stop)
         if isinstance(answer, str):
             return Judgement(English.NOT_RUN, answer[:MAX_REASON], identity)
         measured = answer
@@ -334,7 +333,12 @@ def _run_reason(texts: Sequence[TextScore]) -> str:
 
 
 def _measure_in_process(
-    items: Sequence[Continuation], model: str, revision: str | None, python: str, timeout: float
+    items: Sequence[Continuation],
+    model: str,
+    revision: str | None,
+    python: str,
+    timeout: float,
+    stop: threading.Event | None,
 ) -> dict[str, Any] | str:
     """What the model's process answered, checked: {"weights_sha256": ..., "nll": [[...], ...]}.
 
@@ -342,38 +346,16 @@ def _measure_in_process(
     """
     asked = [{"prompt": item.prompt, "text": item.text} for item in items]
     question = json.dumps({"model": model, "revision": revision, "items": asked})
-    root = str(Path(__file__).resolve().parent.parent)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
-        # the judge must not take a core of the device it judges: no torch_neuronx at import
-        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
-        "TOKENIZERS_PARALLELISM": "false",
-        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        "TRANSFORMERS_VERBOSITY": "error",
-    }
     try:
-        process = subprocess.Popen(
+        stdout = processes.ask(
             [python, "-m", "pipeline.likelihood"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            env=environment,
-            start_new_session=True,
+            question.encode(),
+            limit_s=timeout,
+            stop=stop,
+            environment=processes.module_environment(),
         )
-    except OSError as error:
-        return f"the judge did not start: {error}"
-    try:
-        stdout, stderr = process.communicate(question.encode(), timeout=timeout)
-    except subprocess.TimeoutExpired:
-        return f"the judge did not answer within {timeout:g} s"
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.communicate()
-    if process.returncode:
-        said = stderr.decode(errors="replace").strip().splitlines()
-        return f"the judge ended with {process.returncode}: {said[-1] if said else 'no message'}"
+    except processes.Unanswered as error:
+        return f"the judge {error}"
     return _checked_answer(stdout, len(items))
 
 

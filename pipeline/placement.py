@@ -15,9 +15,19 @@ from math import ceil
 from pipeline.footprint import Checkpoint, Footprint, Tensor, quantisation, read
 from pipeline.plan_table import ModelClass, PlanTable
 from pipeline.record import Placement, Refusal
-from pipeline.words import Failure, Parallelism, Task
+from pipeline.words import Failure, Parallelism, Target, Task
 
-__all__ = ["CORE_COUNTS", "GIB", "Checkpoint", "Margin", "PlanTable", "Tensor", "place"]
+__all__ = [
+    "CORE_COUNTS",
+    "GIB",
+    "Checkpoint",
+    "Margin",
+    "PlanTable",
+    "Tensor",
+    "host_bytes",
+    "ladder",
+    "place",
+]
 
 CORE_COUNTS = (1, 2, 4, 8, 16)
 """Allowed numbers of cores: four a device, up to the sixteen of four devices."""
@@ -54,6 +64,34 @@ class Margin:
         return self.fixed_bytes + ceil(self.weights_share * weight_bytes)
 
 
+_RANK_GIB = 1.5
+_COMPILER_GIB = {Target.NEURON: 16.0}
+_OTHER_COMPILER_GIB = 1.0
+_REFERENCE = 1.2
+"""Host memory beside weights, GiB; `host_bytes` says what for. All but the last are assumptions
+until rows' host_peak_gb refit them. A rank: a Python process with torch and transformers. The
+compiler: neuronx-cc's processes for a run; a user saw them ended for want of memory on the 124 GiB
+of a trn2.3xlarge, so what little is known speaks for a large figure; Inductor's, on the CPU, are
+C++ compilers. The last is what pipeline.reference asks for, as a factor of the weights."""
+
+
+def host_bytes(placement: Placement, target: Target) -> int:
+    """Host memory that a run and its check are expected to need at their peak, bytes.
+
+    The run: the weights in the run's dtype as the loader holds them, the parts of all ranks
+    together, and a constant for each rank and for the compiler; where cores have no memory of
+    their own, the host also holds what a core would. The CPU reference: the weights once more, a
+    fifth for its activations, and a process. The run's processes are gone when the check starts,
+    so the larger of both counts. What every core keeps whole counts for every core: never too low.
+    """
+    held = placement.weight_bytes * placement.cores
+    if target is not Target.NEURON:
+        held = placement.core_bytes * placement.cores
+    fixed = _COMPILER_GIB.get(target, _OTHER_COMPILER_GIB) + _RANK_GIB * placement.cores
+    check = _REFERENCE * placement.weight_bytes * placement.cores + _RANK_GIB * GIB
+    return ceil(max(held + fixed * GIB, check))
+
+
 def place(
     checkpoint: Checkpoint,
     *,
@@ -68,7 +106,39 @@ def place(
     parallelism: Parallelism | None = None,
     host_bytes: int | None = None,
 ) -> Placement | Refusal:
-    """The smallest allowed placement that fits and divides, or why there is none.
+    """The smallest allowed placement that fits and divides, or why there is none: see `ladder`."""
+    found = ladder(
+        checkpoint,
+        task=task,
+        dtype=dtype,
+        sequence_length=sequence_length,
+        core_bytes=core_bytes,
+        max_cores=max_cores,
+        margin=margin,
+        plans=plans,
+        cores=cores,
+        parallelism=parallelism,
+        host_bytes=host_bytes,
+    )
+    return found if isinstance(found, Refusal) else found[0]
+
+
+def ladder(
+    checkpoint: Checkpoint,
+    *,
+    task: Task,
+    dtype: str,
+    sequence_length: int,
+    core_bytes: int,
+    max_cores: int,
+    margin: Margin,
+    plans: PlanTable,
+    cores: int | None = None,
+    parallelism: Parallelism | None = None,
+    host_bytes: int | None = None,
+) -> tuple[Placement, ...] | Refusal:
+    """Every allowed placement that fits and divides, one a core count, the smallest first; or why
+    there is none. The first is to be taken, the others follow where a core runs out of memory.
 
     sequence_length: positions of the static cache, prompt and new tokens together. core_bytes:
     memory of one core. cores, parallelism: what the list asks for; obeyed or refused. host_bytes:
@@ -98,6 +168,7 @@ def place(
             reason=f"{cores} cores are asked for and the runner class gives {max_cores}",
         )
     reasons: list[str] = []
+    rungs: list[Placement] = []
     divides = False
     for count in (cores,) if cores else _counts(max_cores, parallelism):
         fitting: dict[Parallelism, Placement] = {}
@@ -117,7 +188,11 @@ def place(
         if fitting:
             best = _choose(model, count, fitting)
             note = _notes(checkpoint, model, best, reasons, asked=bool(cores or parallelism))
-            return best.model_copy(update={"reason": note})
+            if rungs:
+                note += f"; {_cores(rungs[-1].cores)} ran out of device memory"
+            rungs.append(best.model_copy(update={"reason": note}))
+    if rungs:
+        return tuple(rungs)
     # What stopped the largest count names the class: too little room there, or no way to divide.
     # Where even a perfect division leaves too much, it is too large whatever the plan.
     most = cores or max_cores
@@ -212,10 +287,14 @@ def _shortage(
         return text
     if host_bytes is not None and need * cores > host_bytes:
         return (
-            f"needs {need * cores / GIB:.1f} GiB over {cores} core{'s' if cores > 1 else ''}, "
+            f"needs {need * cores / GIB:.1f} GiB over {_cores(cores)}, "
             f"above the machine's {host_bytes / GIB:.1f} GiB"
         )
     return None
+
+
+def _cores(count: int) -> str:
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _choose(model: Footprint, cores: int, fitting: Mapping[Parallelism, Placement]) -> Placement:

@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from pipeline import script
-from pipeline.catalog import Catalog, Model, Runner
+from pipeline import schedule
+from pipeline.asking import Candidate, Tried, ask, broken
+from pipeline.catalog import Catalog, Model
 from pipeline.errors import UsageError
-from pipeline.placement import GIB, Checkpoint, Margin, PlanTable, place
-from pipeline.record import (
-    Job,
-    Machine,
-    Placement,
-    Plan,
-    Record,
-    Refusal,
-    Run,
-    Skipped,
-    StackVersions,
-)
-from pipeline.words import Failure, Result, Stage, Target, Task
-
-IMAGE_POSITIONS = 4096
-"""Cache positions that placement sets aside for a prompt with a picture: most processors make 256
-to 3 000 of one. What a run really needs is known only to the processor, which planning never
-loads."""
+from pipeline.estimate import Durations, Past
+from pipeline.placement import Checkpoint, PlanTable
+from pipeline.record import Job, Plan, Record, Refusal, Run, Skipped, StackVersions
+from pipeline.words import Failure, Result, Stage
 
 _ROW_CLOCK = timedelta(milliseconds=1)
 _MAX_REASON = 4_000
 """Characters of a reason: the papers' limit (record.ShortText)."""
 
-_COLD_S = 600
-_COLD_S_PER_GIB = 120
-"""Expected seconds of a run that never ran: a user measured 576 s cold for a model of 1.2 B
-parameters (2.3 GiB) on trn2.3xlarge; the share by size is an assumption until rows refit it."""
+_MISSES = 8
+"""So many runs in a row may exceed what is left of a budget before the search for smaller ones
+ends: each costs a division of all runs over the machines."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +33,7 @@ class Earlier:
 
     stage, wall_s: of the reigning row. revision, script_sha256: of the reigning row too, or of the
     newest attempt where that was inconclusive, which does not reign and is not to be repeated.
-    errors: how many ERRORs in a row end its history.
+    errors: how many ERRORs in a row end its history. past: its rows, as far as they tell of time.
     """
 
     result: Result
@@ -63,6 +49,7 @@ class Earlier:
     last_stage: Stage
     last_at: datetime
     errors: int
+    past: tuple[Past, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -70,7 +57,8 @@ class Request:
     """What a person asks of planning.
 
     stacks: names, empty = the list's default ones. select: globs on run ids, or model ids; empty =
-    all. force: due or not. budget_s: machine time to stay within, None = no limit.
+    all. force: due or not. budget_s: machine time to stay within, None = no limit: what all jobs
+    are expected to take, each on a machine that its runs share.
     """
 
     stacks: tuple[str, ...] = ()
@@ -155,34 +143,92 @@ def make_plan(
     what results know. lost: run id -> a record of this machine that never ended.
     """
     chosen, skipped = wanted(catalog, request)
-    due: list[tuple[datetime | None, Run]] = []
+    durations = Durations(row for known in earlier.values() for row in known.past)
+    due: list[tuple[datetime | None, Candidate]] = []
     for model, stack in chosen:
         before = earlier.get(str(stack.run_id(model.id)))
-        asked = _ask(catalog, folder, model, stack, facts[model.id], before, plans)
-        why = _due(asked, before, lost.get(asked.run_id), request, catalog, now)
+        found = _ask(catalog, folder, model, stack, facts[model.id], before, plans, durations)
+        why = _due(found, before, lost.get(found.run.run_id), request, catalog.limit_s(model))
+        why = why or _too_old(before, catalog, now)
         if why is None:
             assert before is not None
             reason = f"up to date: {before.result} on {before.tested_at:%Y-%m-%d}"
-            skipped.append(Skipped(run_id=asked.run_id, reason=reason))
+            skipped.append(Skipped(run_id=found.run.run_id, reason=reason))
         else:
-            last = before.last_at if before else None
-            due.append((last, asked.model_copy(update={"reason": why})))
+            due.append((before.last_at if before else None, _because(found, why)))
     # Never run stands before every date; equal ages keep the list's order.
     due.sort(key=lambda pair: (pair[0] is not None, pair[0] or now))
-    refused = tuple(run for _, run in due if run.refusal)
-    placed = []
-    spent = 0.0
-    for _, run in due:
-        if run.refusal:
-            continue
-        if request.budget_s is not None and spent + run.estimated_s > request.budget_s:
-            left = (request.budget_s - spent) / 60
-            reason = f"{run.estimated_s / 60:.0f} min do not fit the {left:.0f} left of the budget"
-            skipped.append(Skipped(run_id=run.run_id, reason=f"due ({run.reason}), but {reason}"))
-            continue
-        spent += run.estimated_s
-        placed.append(run)
-    return Plan(jobs=_jobs(catalog, placed), refused=refused, skipped=tuple(skipped))
+    refused = tuple(found.run for _, found in due if found.run.refusal)
+    placed = [found for _, found in due if not found.run.refusal]
+    if request.budget_s is None:
+        return Plan(
+            jobs=schedule.schedule(placed, catalog.runners), refused=refused, skipped=tuple(skipped)
+        )
+    jobs, left_out = _within(request.budget_s, placed, catalog)
+    return Plan(jobs=jobs, refused=refused, skipped=(*skipped, *left_out))
+
+
+def _because(found: Candidate, why: str) -> Candidate:
+    """The candidate with the reason why it is due on all of its runs."""
+    reason = {"reason": why}
+    return replace(
+        found,
+        run=found.run.model_copy(update=reason),
+        elsewhere=tuple(run.model_copy(update=reason) for run in found.elsewhere),
+    )
+
+
+def _within(
+    budget_s: float, due: Sequence[Candidate], catalog: Catalog
+) -> tuple[tuple[Job, ...], list[Skipped]]:
+    """The jobs of what a budget of machine seconds allows, in the order given, and what it leaves.
+
+    A run that does not fit does not stop smaller ones behind it. Runs are tried many at once, and
+    by an estimate that simulates nothing; in the end the simulated jobs keep the budget.
+    """
+    machines = {name: schedule.machine_of(runner) for name, runner in catalog.runners.items()}
+    least = {
+        found.run.run_id: schedule.least_time(schedule.Work.of(found), machines) for found in due
+    }
+    taken: list[Candidate] = []
+    left_out: list[tuple[Candidate, float]] = []
+    queue, spent, floor = list(due), 0.0, 0.0
+    step, misses = max(1, len(queue)), 0
+    while queue:
+        some = queue[:step]
+        share = floor + sum(least[found.run.run_id] for found in some)
+        need = max(found.expected.run_s + found.expected.check_s for found in some)
+        fits = max(share, need) <= budget_s and misses < _MISSES
+        if fits:
+            total = schedule.machine_time([*taken, *some], catalog.runners)
+            fits = total <= budget_s
+            misses = 0 if fits or len(some) > 1 else misses + 1
+        if fits:
+            taken += some
+            spent, floor = total, share
+            queue = queue[len(some) :]
+            step = 2 * len(some)
+        elif len(some) > 1:
+            step = len(some) // 2
+        else:
+            left_out.append((queue.pop(0), budget_s - spent))
+    jobs = schedule.schedule(taken, catalog.runners)
+    while taken and (total := sum(job.estimated_s for job in jobs)) > budget_s:
+        # Several at once while much is too much: simulating each step would take long.
+        for _ in range(max(1, int(len(taken) * (total - budget_s) / total / 2))):
+            left_out.append((taken.pop(), 0.0))
+        jobs = schedule.schedule(taken, catalog.runners)
+    return jobs, [_left_out(found.run, max(0.0, left)) for found, left in left_out]
+
+
+def _left_out(run: Run, left_s: float) -> Skipped:
+    what = f"{run.estimated_s / 60:.0f} min on {_cores(run)} do not fit the {left_s / 60:.0f} left"
+    return Skipped(run_id=run.run_id, reason=f"due ({run.reason}), but {what} of the budget")
+
+
+def _cores(run: Run) -> str:
+    count = run.placement.cores if run.placement else 0
+    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _selected(run_id: str, wishes: Sequence[str]) -> bool:
@@ -200,30 +246,6 @@ def _names_model(wish: str) -> bool:
     return not set(wish) & set("@*?[")
 
 
-def _jobs(catalog: Catalog, runs: Iterable[Run]) -> tuple[Job, ...]:
-    """One job a runner class, in the list's order of classes, runs in the order of the plan."""
-    by_class: dict[str, list[Run]] = {name: [] for name in catalog.runners}
-    for run in runs:
-        by_class[run.runner].append(run)
-    return tuple(
-        Job(
-            job_id=name,
-            runner=name,
-            labels=catalog.runners[name].labels,
-            machine=Machine(
-                cores=catalog.runners[name].cores,
-                host_bytes=int(catalog.runners[name].host_gib * GIB),
-                compilations=1,
-            ),
-            estimated_s=sum(run.estimated_s for run in runs),
-            limit_s=sum(run.limit_s for run in runs),
-            runs=tuple(runs),
-        )
-        for name, runs in by_class.items()
-        if runs
-    )
-
-
 def _ask(
     catalog: Catalog,
     folder: Path,
@@ -232,136 +254,45 @@ def _ask(
     facts: Checkpoint | Refusal,
     before: Earlier | None,
     plans: PlanTable,
-) -> Run:
+    durations: Durations,
+) -> Candidate:
     """The run of a model on a stack: placed, or refused with the reason."""
+    tried = None
+    if before:
+        # An inconclusive attempt's script is not the one that the reigning row failed with.
+        other = before.last_failure is Failure.INCONCLUSIVE
+        tried = Tried(before.script_sha256, None if other else before.failure)
+
+    def asked(facts: Checkpoint | Refusal) -> Candidate:
+        return ask(
+            catalog,
+            folder,
+            model,
+            stack,
+            facts,
+            plans,
+            durations,
+            tried=tried,
+            attempt=(before.errors if before else 0) + 1,
+            cache_keys=before.cache_keys if before else (),
+        )
+
     try:
-        return _asked(catalog, folder, model, stack, facts, before, plans)
+        return asked(facts)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # What a repository holds is anybody's: one that breaks us must not cost the others' runs.
-        said = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-        text = f"the model or its checkpoint breaks planning: {said}"
-        broken = Refusal(
-            failure=Failure.HARNESS, reason=text.encode("utf-8", "backslashreplace").decode()
-        )
-        return _asked(catalog, folder, model, stack, broken, before, plans)
-
-
-def _asked(
-    catalog: Catalog,
-    folder: Path,
-    model: Model,
-    stack: StackVersions,
-    facts: Checkpoint | Refusal,
-    before: Earlier | None,
-    plans: PlanTable,
-) -> Run:
-    runners = catalog.runners_for(model, stack.target)
-    checkpoint = facts if isinstance(facts, Checkpoint) else None
-    source = model.directory(folder)
-    name, runner, decided = _place(catalog, model, stack, facts, runners, plans)
-    kind = plans.find(model.task, checkpoint.config) if checkpoint else None
-    placed = decided if isinstance(decided, Placement) else None
-    asked = Run(
-        run_id=str(stack.run_id(model.id)),
-        model_id=model.id,
-        source=str(source) if source else None,
-        revision=checkpoint.revision if checkpoint else model.revision,
-        task=model.task,
-        model_type=checkpoint.model_type if checkpoint else None,
-        parameters=checkpoint.parameters if checkpoint and checkpoint.tensors else None,
-        checkpoint_bytes=checkpoint.checkpoint_bytes if checkpoint else None,
-        stack=stack,
-        runner=name,
-        core_bytes=int(runner.core_gib * GIB),
-        usd_per_hour=runner.usd_per_hour,
-        placement=placed,
-        refusal=None if isinstance(decided, Placement) else decided,
-        dtype=catalog.dtype_for(model),
-        new_tokens=catalog.defaults.new_tokens,
-        prompts=catalog.prompts_for(model),
-        prefill_chunk=catalog.defaults.prefill_chunk,
-        mixture_of_experts=bool(
-            kind and any("experts" in rule for rule in {**kind.tensor, **kind.expert})
-        ),
-        extra_packages=model.extra_packages,
-        limit_s=catalog.limit_s(model),
-        estimated_s=_estimate_s(catalog.limit_s(model), placed, before),
-        script_sha256=None,
-        reason="",
-        attempt=(before.errors if before else 0) + 1,
-        cache_keys=before.cache_keys if before else (),
-    )
-    if placed is None:
-        return asked
-    return asked.model_copy(update={"script_sha256": script.sha256(script.render(asked))})
-
-
-def _place(
-    catalog: Catalog,
-    model: Model,
-    stack: StackVersions,
-    facts: Checkpoint | Refusal,
-    runners: Mapping[str, Runner],
-    plans: PlanTable,
-) -> tuple[str, Runner, Placement | Refusal]:
-    """The first runner class with a placement; without one the last class's refusal."""
-    margin = catalog.defaults.margin
-    tried: list[tuple[str, Runner, Placement | Refusal]] = []
-    for name, runner in runners.items():
-        if isinstance(facts, Refusal):
-            return name, runner, facts
-        decided = place(
-            facts,
-            task=model.task,
-            dtype=catalog.dtype_for(model),
-            sequence_length=_positions(catalog, model),
-            core_bytes=int(runner.core_gib * GIB),
-            max_cores=min(runner.cores, 16),
-            margin=Margin(int(margin.gib * GIB), margin.fraction),
-            plans=plans,
-            cores=model.cores,
-            parallelism=model.parallelism,
-            host_bytes=int(runner.host_gib * GIB) if stack.target is Target.CPU else None,
-        )
-        tried.append((name, runner, decided))
-        if isinstance(decided, Placement):
-            break
-    return tried[-1]
-
-
-def _positions(catalog: Catalog, model: Model) -> int:
-    """Length of the static cache, in positions, before a tokenizer has seen the prompts.
-
-    No tokenizer makes more tokens of a text than it has bytes, a few special ones apart.
-    """
-    chunk = catalog.defaults.prefill_chunk
-    longest = 8 + max(len(prompt.encode()) for prompt in catalog.prompts_for(model))
-    if model.task is Task.IMAGE_TEXT_TO_TEXT:
-        longest += IMAGE_POSITIONS
-    return -(-longest // chunk) * chunk + catalog.defaults.new_tokens
-
-
-def _estimate_s(limit_s: int, placed: Placement | None, before: Earlier | None) -> int:
-    """Seconds a run is expected to take: what it took, else by its size, within its limit."""
-    if placed is None:
-        return 1
-    expected = _COLD_S + _COLD_S_PER_GIB * placed.weight_bytes * placed.cores / GIB
-    # A refused run ended at once, which says nothing of one that is placed now.
-    ran = before and before.result is not Result.ERROR and before.stage is not Stage.PLAN
-    if before and ran and before.wall_s:
-        expected = before.wall_s
-    return max(1, min(limit_s, round(expected)))
+        return asked(broken(error))
 
 
 def _due(
-    asked: Run,
+    found: Candidate,
     before: Earlier | None,
     lost: Record | None,
     request: Request,
-    catalog: Catalog,
-    now: datetime,
+    cap_s: int,
 ) -> str | None:
-    """Why the run is due; None when it is not."""
+    """Why the run is due, its age apart; None when it is not. cap_s: the list's limit."""
+    asked = found.run
     # Rows keep milliseconds: a lost run that was published counts by its row.
     if lost and (before is None or lost.started_at - before.last_at > _ROW_CLOCK):
         return (
@@ -379,9 +310,20 @@ def _due(
         return f"refused now: {asked.refusal.failure}; before: {before.failure or before.result}"
     if before.revision != asked.revision:
         return f"other revision: {_short(before.revision)} then, {_short(asked.revision)} now"
+    if found.outgrown is not None:
+        few = "1 core" if found.outgrown == 1 else f"{found.outgrown} cores"
+        return f"ran out of device memory on {few}: {_cores(asked)} are next"
     if before.script_sha256 != asked.script_sha256:
         return "other script: its template, prompts, placement or stack changed"
-    age = now - before.last_at
+    if before.failure is Failure.TIMEOUT and before.wall_s and before.wall_s < cap_s:
+        took, cap = before.wall_s / 60, cap_s / 60
+        return f"ended after {took:.0f} min, the limit of that run: the list allows {cap:.0f}"
+    return None
+
+
+def _too_old(before: Earlier | None, catalog: Catalog, now: datetime) -> str | None:
+    """Why the run is due by age; None when it is not."""
+    age = now - before.last_at if before else timedelta()
     if age > timedelta(days=catalog.defaults.max_age_days):
         return f"{age.days} days old, the limit is {catalog.defaults.max_age_days}"
     return None

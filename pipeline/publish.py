@@ -6,19 +6,33 @@ No git here.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
+from fnmatch import fnmatch
 from pathlib import Path
 
 from pipeline import results as store
 from pipeline import tables, verdict
 from pipeline.errors import QualifyError, RecordError, ResultsError
-from pipeline.record import MAX_PAPER_BYTES, SCHEMA_VERSION, Plan, Record, Run, find_records, read
+from pipeline.record import (
+    MAX_PAPER_BYTES,
+    SCHEMA_VERSION,
+    Observation,
+    Plan,
+    Record,
+    Run,
+    StackVersions,
+    Versions,
+    find_records,
+    read,
+)
 from pipeline.rows import Row, newness
+from pipeline.targets import CACHES
 from pipeline.words import Failure, Result, Stage, Target
 
 MAX_RECORDS = 20_000
@@ -118,13 +132,14 @@ def publish(
     max_age_days: older results are marked stale on the page.
 
     The same records give the same bytes, and publishing them twice adds nothing. ResultsError when
-    there is nothing to publish, or when a record comes from the simulator: then nothing is written.
+    there is nothing to publish, or when a record or a planned run is of the simulator, whatever
+    target it names: then nothing is written.
     """
     records, problems, broken = _read_all(record_paths, now)
     at = max((record.tested_at or record.started_at for record in records), default=now)
     if plan:
         records += _absent(plan, records, broken, at)
-    if any(record.run.stack.target is Target.SIMULATOR for record in records):
+    if any(_simulated(record) for record in records):
         raise ResultsError(
             "a record comes from the simulator, which is a test double",
             remedy="publish records of the targets neuron and cpu only",
@@ -165,7 +180,10 @@ def publish(
 def _read_all(
     paths: Sequence[Path], now: datetime
 ) -> tuple[list[Record], list[str], dict[str, str]]:
-    """Ended records, problems, and run id -> reason of broken files as far as they tell theirs."""
+    """Ended records, problems, and run id -> reason of broken files as far as they tell theirs.
+
+    A simulator's record is among the records whatever else is wrong with it.
+    """
     files = find_records(list(paths))
     if len(files) > MAX_RECORDS:
         raise ResultsError(f"{len(files)} record files; limit {MAX_RECORDS}")
@@ -184,6 +202,8 @@ def _read_all(
 def _read(path: Path, now: datetime) -> Record:
     """The record in `path`, ended, and one of which a row can be made."""
     record = store.close(read(Record, path))
+    if _simulated(record):
+        return record
     if record.schema_version != SCHEMA_VERSION:
         raise RecordError(f"schema version {record.schema_version}", where=str(path))
     if record.tested_at and record.tested_at > now + MAX_CLOCK_SKEW:
@@ -197,27 +217,87 @@ def _read(path: Path, now: datetime) -> Record:
     return record
 
 
+def _simulated(record: Record) -> bool:
+    """Whether the tests' stand-in had a part in it: its packages say so in their versions."""
+    stack = record.run.stack
+    told = [*stack.model_dump(exclude={"name", "target"}).values()]
+    if record.observation:
+        told += record.observation.versions.model_dump().values()
+    return stack.target is Target.SIMULATOR or any(
+        "simulator" in version.lower() for version in told if version
+    )
+
+
 def _unproven(record: Record) -> str | None:
     """What a PASS lacks: the verdict is passed again here, on a machine that ran nothing.
 
     Records come from elsewhere, and a false PASS is the worst that could be published.
     """
-    seen = record.observation
+    seen, asked = record.observation, record.run
     if record.result is not Result.PASS or seen is None:
         return None
-    told = verdict.decide(record.run, seen, record.check, record.findings)
+    told = verdict.decide(asked, seen, record.check, record.findings)
     if told.failure is not None:
         return f"{told.failure}: {told.reason}"
-    stack, installed = record.run.stack, seen.versions
-    named = (
-        ("torch", stack.torch, installed.torch),
-        ("transformers", stack.library_version, installed.transformers),
-        ("neuronx-cc", stack.neuronx_cc, installed.neuronx_cc),
-        ("torch-neuronx", stack.torch_neuronx, installed.torch_neuronx),
+    if record.exit_code != 0 or seen.stage is not Stage.DONE or seen.error_type:
+        ended = f"run.py ended at stage {seen.stage} with exit code {record.exit_code}"
+        return f"{ended} and {seen.error_type or 'no error'}"
+    return (
+        _other_stack(asked.stack, seen.versions)
+        or _other_script(record)
+        or (_off_device(record, seen) if asked.stack.target is Target.NEURON else None)
     )
-    for name, asked, found in named:
-        if asked and not (found == asked or (found or "").startswith((f"{asked}.", f"{asked}+"))):
-            return f"it is for {name} {asked} and saw {found}"
+
+
+def _other_stack(asked: StackVersions, seen: Versions) -> str | None:
+    """Which version is not the one asked for; run.py itself ends where one differs."""
+    named = (
+        ("python", asked.python, seen.python),
+        ("torch", asked.torch, seen.torch),
+        ("transformers", asked.library_version, seen.transformers),
+        ("neuronx-cc", asked.neuronx_cc, seen.neuronx_cc),
+        ("torch-neuronx", asked.torch_neuronx, seen.torch_neuronx),
+        ("nki", asked.nki, seen.nki),
+        ("runtime", asked.runtime, seen.runtime),
+        ("neuron-driver", asked.driver, seen.neuron_driver),
+    )
+    for name, wanted, found in named:
+        longer = tuple(f"{wanted}{mark}" for mark in ".+-")
+        if wanted and not (found == wanted or (found or "").startswith(longer)):
+            return f"it is for {name} {wanted} and saw {found}"
+    return None
+
+
+def _other_script(record: Record) -> str | None:
+    """Readers replay run_py as what passed, so it is the script that the run was for."""
+    asked, text = record.run.script_sha256, record.run_py
+    if asked is None or text is None:
+        return None
+    found = hashlib.sha256(text.encode()).hexdigest()
+    return None if found == asked else f"its script is {found}, asked for was {asked}"
+
+
+def _off_device(record: Record, seen: Observation) -> str | None:
+    """What shows that a PASS on Trainium did not have the cores that it is said to have had."""
+    versions, keys = seen.versions, record.cache_keys
+    cores = record.run.placement.cores if record.run.placement else 0
+    for name, found in (
+        ("neuronx-cc", versions.neuronx_cc),
+        ("torch-neuronx", versions.torch_neuronx),
+    ):
+        if found is None:
+            return f"it saw no {name}, without which there is no device"
+    if len(set(record.core_ids)) != cores or len(record.core_ids) != cores:
+        ids = ", ".join(map(str, record.core_ids)) or "none"
+        return f"cores asked for: {cores}; ids of the cores it had: {ids}"
+    if seen.device_peak_bytes is not None:
+        if len(seen.device_peak_bytes) != cores:
+            counted = len(seen.device_peak_bytes)
+            return f"cores asked for: {cores}; cores whose memory it counted: {counted}"
+        if not all(seen.device_peak_bytes):
+            return "a core held no tensor at any time"
+    if keys and not any(fnmatch(key, CACHES[Target.NEURON].entries) for key in keys):
+        return f"its compiled graphs are not those of neuronx-cc: {keys[0]}"
     return None
 
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline import processes
 from pipeline.record import Observation, Run, Versions, write_atomically
 from pipeline.words import Task
 
@@ -55,6 +56,7 @@ def compare(
     python: str = sys.executable,
     limit_s: float,
     available_bytes: int | None,
+    stop: threading.Event | None = None,
 ) -> Reference | NoReference:
     """Hold the observed tokens against the CPU; `inputs` is what run.py gave the model.
 
@@ -84,19 +86,16 @@ def compare(
         "tokens": [list(one.tokens) for one in observation.generations],
     }
     try:
-        done = subprocess.run(
+        stdout = processes.ask(
             [python, "-m", "pipeline.reference"],
-            input=json.dumps(question).encode(),
-            capture_output=True,
-            timeout=limit_s,
-            check=False,
+            json.dumps(question).encode(),
+            limit_s=limit_s,
+            stop=stop,
+            environment=processes.module_environment(),
         )
-    except subprocess.TimeoutExpired:
-        return NoReference(f"the reference did not end within {limit_s:.0f} s")
-    if done.returncode != 0:
-        lines = done.stderr.decode(errors="replace").strip().splitlines()
-        return NoReference(f"the reference failed: {lines[-1] if lines else 'no output'}"[:1000])
-    answer = done.stdout.decode(errors="replace").strip().splitlines()[-1:]
+    except processes.Unanswered as error:
+        return NoReference(f"the reference {error}"[:1000])
+    answer = stdout.decode(errors="replace").strip().splitlines()[-1:]
     steps = _steps(answer[0] if answer else "", observation)
     if not steps:
         return NoReference("the reference's answer is not one step for each token")

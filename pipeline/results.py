@@ -60,7 +60,23 @@ __all__ = [
 
 Lift = Callable[[list[Row]], list[Row]]
 
-MIGRATIONS: dict[int, Lift] = {}
+
+def _with_tries(old: list[Row]) -> list[Row]:
+    """2: what was not written down before is unknown."""
+    new = (
+        "runtime_peak_gb",
+        "runtime_peak_source",
+        "findings",
+        "core_ids",
+        "backend_graphs",
+        "cache_store",
+        "try_reason",
+        "tries",
+    )
+    return [row | dict.fromkeys(new) for row in old]
+
+
+MIGRATIONS: dict[int, Lift] = {1: _with_tries}
 """Schema version -> the function that lifts rows of that version to the next one.
 
 Whoever changes the columns raises `rows.SCHEMA_VERSION` and adds the step here; `migrate` then
@@ -308,7 +324,11 @@ def _serialise(rows: Sequence[Row]) -> bytes:
 
 
 def _load(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
-    """The rows of a file, lifted to today's schema; whole reads are held against their digest."""
+    """The rows of a file, lifted to today's schema; whole reads are held against their digest.
+
+    So are older files: a row changed by hand must not become one of ours by a migration. Version 0
+    is a file without marks.
+    """
     version = _version(path)
     try:
         with pq.ParquetFile(path) as file:
@@ -321,15 +341,14 @@ def _load(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
             rows = file.read().to_pylist()
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
-    if version < SCHEMA_VERSION:
-        return _lift(path, rows, version)
-    if marks.get(_DIGEST_KEY, b"").decode(errors="replace") != digest(rows):
+    told = marks.get(_DIGEST_KEY, b"").decode(errors="replace")
+    if version and told != digest(rows, version, schema.names):
         raise ResultsError(
             "its rows are not those it was written with",
             where=str(path),
             remedy="take it back from git; a file below current/ may be removed and rebuilt",
         )
-    return rows
+    return rows if version == SCHEMA_VERSION else _lift(path, rows, version)
 
 
 def _version(path: Path) -> int:

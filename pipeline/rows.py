@@ -1,9 +1,4 @@
-"""The row of a run: its columns, and how a Record becomes one.
-
-The columns are those of DESIGN.md "Results row": first the ones that readers of the public dataset
-`aws-neuron/torch-neuronx-model-support` already query, with its names and types, then ours. A field
-that was not seen is null. No disk, no clock.
-"""
+"""The row of a run: how a Record becomes one. No disk, no clock."""
 
 from __future__ import annotations
 
@@ -11,103 +6,43 @@ import hashlib
 import json
 import re
 import unicodedata
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import pyarrow as pa
 
+from pipeline.columns import COLUMNS, SCHEMA, SCHEMA_VERSION
 from pipeline.errors import ResultsError
-from pipeline.record import Observation, Plan, Record, Run, Versions
+from pipeline.record import Observation, Plan, Record, Run, Try, Versions
 from pipeline.words import Failure, Result, RunId, Stage, Target
 
-SCHEMA_VERSION = 1
-"""Of the rows; `results.MIGRATIONS` lifts files of older versions."""
+__all__ = [
+    "COLUMNS",
+    "GIB",
+    "MAX_ROW_BYTES",
+    "SCHEMA",
+    "SCHEMA_VERSION",
+    "Row",
+    "canonical",
+    "clean",
+    "close",
+    "digest",
+    "missing",
+    "newness",
+    "row_of",
+    "unrecorded",
+]
 
 MAX_ROW_BYTES = 4 * 1024 * 1024
 """A row above this size, as JSON, is refused. The largest honest one, 64 prompts with 4 096 tokens
-each (the limits of `Run`), is below 3 MiB."""
+each (the limits of `Run`), a hundred findings (the limit of `Record`) and five tries with an error
+of 4 000 characters each, is below 4 MiB."""
 
 GIB = 1024**3
 
 Row = dict[str, Any]
 """One value a column of SCHEMA, as pyarrow gives it back: str, int, float, datetime, list, None."""
-
-_STRINGS = pa.list_(pa.string())
-
-COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
-    ("model_id", pa.string(), "The model's id on the Hugging Face Hub."),
-    ("library", pa.string(), "The library that loads and runs the model."),
-    ("library_version", pa.string(), "That library's version."),
-    ("neuron_cores", pa.int32(), "Number of cores; null when the run was refused."),
-    ("tp", pa.int32(), "The same number as neuron_cores, under the public dataset's name."),
-    ("runner", pa.string(), "The runner class the run was planned for."),
-    ("result", pa.string(), "PASS, FAIL, or ERROR (infrastructure: says nothing of the model)."),
-    ("notes", pa.string(), "What the planner and the script noted on placement and compilation."),
-    ("error", pa.string(), "Why the run did not PASS; null when it did."),
-    ("exclusion", pa.string(), "Always null here: exclusions are wishes and live in models.yaml."),
-    ("wall_s", pa.int32(), "Wall time of the run in seconds, compilation included."),
-    ("hbm_peak_gb", pa.float64(), "Peak device memory of the fullest core, GiB."),
-    ("hbm_capacity_gb", pa.float64(), "Device memory of one core, GiB; null off the device."),
-    ("cpu_match", pa.string(), "Tokens against the CPU: exact, near_tie, mismatch, not_run."),
-    ("english", pa.string(), "The judge on the text: fluent, not_fluent, inconclusive, not_run."),
-    (
-        "neuronx_cc",
-        pa.string(),
-        "Version of neuronx-cc; null when another compiler took its place.",
-    ),
-    ("transformers", pa.string(), "Installed version of transformers."),
-    ("accelerate", pa.string(), "Installed version of accelerate."),
-    ("torch_neuronx", pa.string(), "Installed version of torch-neuronx."),
-    ("torch", pa.string(), "Installed version of torch."),
-    ("nki", pa.string(), "Installed version of nki."),
-    ("python", pa.string(), "Version of Python."),
-    ("neuron_driver", pa.string(), "Version of the Neuron driver."),
-    ("tested_at", pa.timestamp("ms", tz="UTC"), "When the run ended, UTC."),
-    ("run_py", pa.string(), "The script that ran; replay it with python3 run.py."),
-    ("schema_version", pa.int32(), "Version of this row's schema."),
-    ("run_id", pa.string(), "Name of the run: model, library, compiler, torch, with versions."),
-    ("revision", pa.string(), "Commit of the checkpoint; null when not pinned."),
-    ("task", pa.string(), "What the model was asked to do: the Hub's pipeline tag."),
-    ("model_type", pa.string(), "The checkpoint's model_type."),
-    ("parameters", pa.int64(), "Number of parameters."),
-    ("checkpoint_bytes", pa.int64(), "Size of the checkpoint's weights, bytes."),
-    ("estimated_gb", pa.float64(), "Memory the plan expected on the fullest core, GiB."),
-    ("stage", pa.string(), "Stage reached: plan, download, load, compile, generate, check, done."),
-    ("failure", pa.string(), "Failure class; null when the run passed."),
-    ("signature", pa.string(), "Short name of the error, the same for the same cause."),
-    ("runtime", pa.string(), "Version of the Neuron runtime."),
-    ("image", pa.string(), "Container image the run took place in."),
-    ("extra_packages", _STRINGS, "Packages the run needed beside its stack."),
-    ("target", pa.string(), "neuron, or cpu (same code path, says nothing of Trainium)."),
-    ("instance_type", pa.string(), "Type of the machine."),
-    ("parallelism", pa.string(), "none, tensor or expert; null when the run was refused."),
-    ("dtype", pa.string(), "Number format the weights were loaded in."),
-    ("prompts", _STRINGS, "The prompts, in order."),
-    ("generated_text", _STRINGS, "The continuation of each prompt; null when none was reached."),
-    ("generated_tokens", pa.list_(pa.list_(pa.int32())), "Token ids of each continuation."),
-    ("max_gap", pa.float64(), "Largest gap to the CPU reference's first choice, nats."),
-    ("judge", pa.string(), "The model that judged the text, with its revision."),
-    ("judge_score", pa.float64(), "The judge's score."),
-    ("download_s", pa.float64(), "Time to download the checkpoint, seconds."),
-    ("load_s", pa.float64(), "Time to load it, seconds."),
-    ("compile_s", pa.float64(), "First call of generate(), compilation included, seconds."),
-    ("generate_s", pa.float64(), "Second, identical call of generate(), seconds."),
-    ("tokens_per_s", pa.float64(), "New tokens a second in that second call."),
-    ("host_peak_gb", pa.float64(), "Peak host memory of the run, GiB."),
-    ("graphs", pa.int32(), "Graphs captured in the run."),
-    ("cache", pa.string(), "Where compiled graphs came from: cold, restored, partial."),
-    ("cache_keys", _STRINGS, "Entries of the compiled-graph cache that the run used."),
-    ("cpu_fallback_ops", _STRINGS, "Operators that ran on the host instead; null when unknown."),
-    ("attempts", pa.int32(), "Which attempt at this run it was, from 1."),
-    ("script_sha256", pa.string(), "SHA-256 of the script the run was planned with."),
-    ("run_url", pa.string(), "The workflow run that made this row."),
-    ("pipeline_commit", pa.string(), "Commit of this project that made this row."),
-    ("cost_usd", pa.float64(), "Wall time at the whole machine's price an hour, US dollars."),
-)
-"""(name, type, what it holds) of every column, in order."""
-
-SCHEMA = pa.schema([(name, kind) for name, kind, _ in COLUMNS])
 
 
 def row_of(record: Record) -> Row:
@@ -115,7 +50,7 @@ def row_of(record: Record) -> Row:
     if record.result is None or record.tested_at is None:
         raise ResultsError(f"{record.run.run_id}: not ended", remedy="close the record first")
     row = {"schema_version": SCHEMA_VERSION, **_asked(record.run), **_ended(record)}
-    row |= _observed(record.observation) if record.observation else {}
+    row |= _observed(record.run, record.observation) if record.observation else {}
     row |= _versions(record)
     try:
         (normal,) = pa.Table.from_pylist([row], SCHEMA).to_pylist()
@@ -155,12 +90,19 @@ def _asked(run: Run) -> Row:
 
 def _ended(record: Record) -> Row:
     placement, observation = record.run.placement, record.observation
-    notes = [placement.reason if placement else "", observation.downgrade if observation else ""]
+    counted = _fullest(record.runtime_peak_bytes, record.run)
+    notes = [placement.reason if placement else ""]
+    if observation and observation.downgrade:
+        notes.append(observation.downgrade)
+    if observation and observation.eager:
+        parts = ", ".join(observation.eager)
+        notes.append(f"ran beside the graphs, operator by operator: {parts}")
     return {
         "result": str(record.result),
         "stage": str(record.stage),
         "failure": str(record.failure) if record.failure else None,
         "signature": clean(record.signature or "") or None,
+        "findings": _findings(record),
         "error": clean(record.error or "") or None,
         "notes": "; ".join(clean(note) for note in notes if note) or None,
         "tested_at": record.tested_at,
@@ -174,6 +116,12 @@ def _ended(record: Record) -> Row:
         "judge_score": record.check.judge_score,
         "cache": str(record.cache) if record.cache else None,
         "cache_keys": list(record.cache_keys),
+        "cache_store": _public(record.cache_store),
+        "core_ids": list(record.core_ids) or None,
+        "try_reason": str(record.reason),
+        "tries": [_try(earlier) for earlier in record.tries],
+        "runtime_peak_gb": counted,
+        "runtime_peak_source": None if counted is None else record.runtime_peak_source,
         "image": record.image,
         "instance_type": record.instance_type,
         "run_url": record.run_url,
@@ -182,21 +130,70 @@ def _ended(record: Record) -> Row:
     }
 
 
-def _cost(record: Record) -> float | None:
-    """The record does not say which share of its machine a run had, so all of it is charged."""
-    if record.wall_s is None or record.run.usd_per_hour is None:
+def _findings(record: Record) -> list[str] | None:
+    """None unless run.py was started and ended: nobody read its log otherwise."""
+    if record.exit_code is None and not record.findings:
         return None
-    return record.wall_s / 3600 * record.run.usd_per_hour
+    return [clean(f"{found.signature}: {found.line}") for found in record.findings]
 
 
-def _observed(seen: Observation) -> Row:
+def _try(earlier: Try) -> Row:
+    return {
+        "reason": str(earlier.reason),
+        "cores": earlier.cores,
+        "parallelism": str(earlier.parallelism),
+        "stage": str(earlier.stage),
+        "result": str(earlier.result),
+        "failure": str(earlier.failure) if earlier.failure else None,
+        "signature": clean(earlier.signature or "") or None,
+        "error": clean(earlier.error or "") or None,
+        "wall_s": earlier.wall_s,
+        "cache": str(earlier.cache) if earlier.cache else None,
+    }
+
+
+def _fullest(peaks: Sequence[int] | None, run: Run) -> float | None:
+    """Of the bytes of each core the most, GiB; None when a core of the run was not counted."""
+    cores = run.placement.cores if run.placement else 0
+    return max(peaks) / GIB if peaks and len(peaks) == cores else None
+
+
+_PUBLIC = re.compile(r"[a-z][a-z0-9+]*://[\w.-]+(?::\d+)?(?:/[\w.+=~-]+)*/?", re.ASCII)
+
+
+def _public(store: str | None) -> str | None:
+    """The address of a store if others can go there; with a password or signature in it, none.
+
+    Rows are public, and readers paste the address into a shell.
+    """
+    return store if store and _PUBLIC.fullmatch(store) else None
+
+
+def _cost(record: Record) -> float | None:
+    """All tries, each at its cores' share of the machine; None when something is unknown."""
+    asked = record.run
+    if asked.placement is None or asked.usd_per_hour is None or asked.machine_cores is None:
+        return None
+    core_seconds = 0.0
+    for wall_s, cores in [
+        (record.wall_s, asked.placement.cores),
+        *((one.wall_s, one.cores) for one in record.tries),
+    ]:
+        if wall_s is None:
+            return None
+        core_seconds += wall_s * cores
+    return core_seconds / asked.machine_cores / 3600 * asked.usd_per_hour
+
+
+def _observed(run: Run, seen: Observation) -> Row:
     row: Row = {
         "download_s": seen.download_s,
         "load_s": seen.load_s,
         "compile_s": seen.compile_s,
         "generate_s": seen.generate_s,
         "graphs": seen.all_calls.graphs if seen.all_calls else None,
-        "hbm_peak_gb": max(seen.device_peak_bytes) / GIB if seen.device_peak_bytes else None,
+        "backend_graphs": seen.backend_graphs,
+        "hbm_peak_gb": _fullest(seen.device_peak_bytes, run),
         "cpu_fallback_ops": (
             None if seen.cpu_fallback_ops is None else [clean(op) for op in seen.cpu_fallback_ops]
         ),
@@ -313,17 +310,24 @@ def _version_key(version: str) -> tuple[Any, ...]:
     return (*parts, (1, 0, "")), local
 
 
-def canonical(row: Row) -> str:
-    """The JSON text of a row: the same for equal rows, whatever file or machine they come from."""
-    values = {name: row[name] for name in SCHEMA.names}
+def canonical(row: Row, names: Sequence[str] = tuple(SCHEMA.names)) -> str:
+    """The JSON text of a row: the same for equal rows, whatever file or machine they come from.
+
+    names: the columns, in order; those of an older schema for one of its rows.
+    """
+    values = {name: row[name] for name in names}
     return json.dumps(values, default=_iso, separators=(",", ":"))
 
 
-def digest(rows: Iterable[Row]) -> str:
-    """SHA-256, hexadecimal, of `rows` in their order and of the schema's version."""
-    state = hashlib.sha256(f"rows {SCHEMA_VERSION}\n".encode())
+def digest(
+    rows: Iterable[Row],
+    version: int = SCHEMA_VERSION,
+    names: Sequence[str] = tuple(SCHEMA.names),
+) -> str:
+    """SHA-256, hexadecimal, of `rows` in their order and of their schema's version."""
+    state = hashlib.sha256(f"rows {version}\n".encode())
     for row in rows:
-        state.update(canonical(row).encode() + b"\n")
+        state.update(canonical(row, names).encode() + b"\n")
     return state.hexdigest()
 
 

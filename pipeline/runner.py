@@ -1,25 +1,21 @@
-"""Runs one rendered script on this machine and leaves a record that is true at every moment.
+"""Executes one try of a run on this machine and leaves a record that is true at every moment.
 
 The script lives in a process group of its own with a time limit. The record is written before
-anything starts and again before each stage, so that a killed harness, too, leaves the truth.
+anything starts and again before each stage, so that a killed harness, too, leaves the truth. Later
+tries of the same run go on with its record.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import errno
 import os
-import re
 import shutil
-import signal
-import subprocess
 import sys
 import threading
 import time
 import traceback
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,8 +23,10 @@ from typing import Any
 
 import psutil
 
-from pipeline import cache, diagnosis, judge, reference, script, verdict
+from pipeline import cache, device, diagnosis, judge, reference, script, verdict, watch
 from pipeline.errors import QualifyError, RecordError
+from pipeline.log import Say
+from pipeline.pool import Lease
 from pipeline.record import (
     OBSERVATION_NAME,
     RECORD_NAME,
@@ -36,65 +34,61 @@ from pipeline.record import (
     Observation,
     Record,
     Run,
-    parse,
-    read_bytes,
+    Try,
+    read,
     write,
 )
-from pipeline.targets import CACHES
-from pipeline.words import Failure, Result, Stage
+from pipeline.store import Store
+from pipeline.targets import CACHES, core_environment
+from pipeline.watch import LOG_NAME, SCRIPT_NAME
+from pipeline.words import Failure, Result, Stage, Target, TryReason
 
-LOG_NAME = "log.txt"
-SCRIPT_NAME = "run.py"
-LOG_HEAD, LOG_TAIL = 256 * 1024, 768 * 1024
-"""Bytes of a log that are kept, from its beginning and its end: with both, a log stays under the
-size at which GitHub's viewer gives up (1 MiB), whatever a compiler prints."""
+INTERRUPTED = "the harness was interrupted"
 
-_SAMPLE_S = 0.25
-_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 _BALLAST = 1024 * 1024
 """Bytes set aside in the run's folder: freed when the disk is full, so that the record fits."""
 
-_SECRET_NAMES = re.compile(r"TOKEN|SECRET|PASSWORD|CREDENTIAL|API_?KEY|ACCESS_?KEY", re.IGNORECASE)
-_SECRET_SHAPES = re.compile(
-    r"hf_[A-Za-z0-9]{16,}|gh[pousr]_[A-Za-z0-9]{20,}|github_pat_\w{20,}|AKIA[0-9A-Z]{16}"
-    r"|(?<=://)[^/\s:@]+:[^/\s@]+(?=@)"
-)
-
-Say = Callable[[str], None]
+_IDLE_S = 60
+"""Seconds that a device may need to let go of the processes of a run that was killed."""
 
 
 @dataclass(frozen=True)
 class Settings:
     """What is the same for all runs of one call.
 
-    records: folder of record folders. store: compiled-graph store. references: kept answers of
-    the CPU reference. judge: model id or directory; judge_id: the id a directory stands for.
+    records: folder of record folders. store: compiled-graph store; everything: restore all of the
+    compiler's entries, not only those that the last row recorded. references: kept answers of the
+    CPU reference. judge: model id or directory; judge_id: the id a directory stands for. stop: once
+    set, runs end as interrupted.
     """
 
     records: Path
-    store: Path | None
+    store: Store | None
     references: Path | None
     judge: str
     judge_id: str | None = None
+    everything: bool = False
     python: str = sys.executable
     provenance: Mapping[str, str | None] = field(default_factory=dict)
+    stop: threading.Event = field(default_factory=threading.Event)
 
 
-def run(asked: Run, settings: Settings, say: Say) -> Record:
-    """Execute one run and return its record, which also stands in `settings.records`.
+def run(asked: Run, settings: Settings, say: Say, lease: Lease | None = None) -> Record:
+    """Execute one try of a run and return its record, which also stands in `settings.records`.
 
-    Faults of the run end in the record, never in an exception; KeyboardInterrupt and SIGTERM end
-    the script, leave a record that says so, and go on upwards.
+    Faults of the run end in the record, never in an exception; so does a stop. KeyboardInterrupt
+    and SystemExit end the script, leave a record that says so, and go on upwards.
     """
-    folder = _fresh_folder(settings.records, asked.run_id)
-    paper = _Paper(folder, asked, settings.provenance)
+    lease = lease or Lease(())
+    paper = _Paper(asked, settings, lease)
+    if lease.failure:
+        return paper.end(lease.failure, lease.error, stage=Stage.PLAN)
     if asked.refusal:
         return paper.end(asked.refusal.failure, asked.refusal.reason, stage=Stage.PLAN)
     try:
-        with _sigterm_as_exit():
-            return _execute(asked, settings, say, folder, paper)
+        return _execute(asked, settings, say, lease, paper)
     except (KeyboardInterrupt, SystemExit):
-        paper.end(Failure.KILLED, "the harness was interrupted")
+        paper.end(Failure.KILLED, INTERRUPTED)
         raise
     except OSError as error:
         full = error.errno in (errno.ENOSPC, errno.EDQUOT)
@@ -106,55 +100,51 @@ def run(asked: Run, settings: Settings, say: Say) -> Record:
         say(traceback.format_exc())
         return paper.end(Failure.HARNESS, f"{type(error).__name__}: {error}")
     finally:
-        for left in (folder / "work", *folder.glob("ranks-*")):
-            shutil.rmtree(left, ignore_errors=True)
-        (folder / "inputs.safetensors").unlink(missing_ok=True)
-        paper.ballast.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def _sigterm_as_exit() -> Iterator[None]:
-    """SIGTERM (a cancelled workflow job) unwinds like Ctrl-C, so that the script is ended too."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def leave(number: int, _: object) -> None:
-        raise SystemExit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _fresh_folder(records: Path, run_id: str) -> Path:
-    """records/<run id>/<n>, n counting from 1: an earlier record is never touched."""
-    parent = records / run_id
-    parent.mkdir(parents=True, exist_ok=True)
-    numbers = [int(path.name) for path in parent.iterdir() if path.name.isdigit()]
-    folder = parent / str(max(numbers, default=0) + 1)
-    folder.mkdir()
-    return folder
+        lease.compiled()
+        paper.tidy()
 
 
 class _Paper:
-    """The record while it is being made."""
+    """The record of a run and its folder, while a try is being made.
 
-    def __init__(self, folder: Path, asked: Run, provenance: Mapping[str, str | None]) -> None:
-        self.path = folder / RECORD_NAME
-        self.ballast = folder / ".ballast"
-        self.began = time.monotonic()
+    records/<run id>/<n>, n counting from 1: the record of an earlier run is never touched. Tries of
+    one run share a folder: what an earlier try left there is kept under other names.
+    """
+
+    def __init__(self, asked: Run, settings: Settings, lease: Lease) -> None:
+        parent = settings.records / asked.run_id
+        parent.mkdir(parents=True, exist_ok=True)
+        newest = max((int(one.name) for one in parent.iterdir() if one.name.isdigit()), default=0)
+        before = lease.previous
+        self.folder = parent / str(newest if before else newest + 1)
+        self.folder.mkdir(exist_ok=before is not None)
+        self.ballast = self.folder / ".ballast"
         self.ballast.write_bytes(b"\0" * _BALLAST)
+        self.began = time.monotonic()
+        tries = (*before.tries, _ended_try(before, self._put_aside(before))) if before else ()
         self.record = Record(
-            run=asked, stage=Stage.PLAN, started_at=datetime.now(UTC), **dict(provenance)
+            run=asked,
+            stage=Stage.PLAN,
+            reason=lease.reason,
+            tries=tries,
+            core_ids=lease.core_ids if asked.stack.target is not Target.CPU else (),
+            started_at=datetime.now(UTC),
+            **dict(settings.provenance),
         )
-        write(self.record, self.path)
+        write(self.record, self.folder / RECORD_NAME)
+
+    def _put_aside(self, before: Record) -> str | None:
+        """Name that the last try's log has from now on; its other files are overwritten."""
+        (self.folder / OBSERVATION_NAME).unlink(missing_ok=True)
+        if before.log is None or not (self.folder / before.log).is_file():
+            return None
+        name = f"log-{len(before.tries) + 1}.txt"
+        (self.folder / before.log).replace(self.folder / name)
+        return name
 
     def note(self, **facts: Any) -> None:
         self.record = Record.model_validate(self.record.model_copy(update=facts).__dict__)
-        write(self.record, self.path)
+        write(self.record, self.folder / RECORD_NAME)
 
     def end(self, failure: Failure | None, error: str, **facts: Any) -> Record:
         """Close the record; on a full disk with the space that was set aside."""
@@ -173,8 +163,38 @@ class _Paper:
             self.note(**facts | {"run_py": None})
         return self.record
 
+    def tidy(self) -> None:
+        """Remove what only the try itself needed."""
+        for left in (self.folder / "work", *self.folder.glob("ranks-*")):
+            shutil.rmtree(left, ignore_errors=True)
+        (self.folder / "inputs.safetensors").unlink(missing_ok=True)
+        self.ballast.unlink(missing_ok=True)
 
-def _execute(asked: Run, settings: Settings, say: Say, folder: Path, paper: _Paper) -> Record:
+
+def _ended_try(record: Record, log: str | None) -> Try:
+    placement = record.run.placement
+    if placement is None or record.result is None:
+        raise ValueError(
+            f"{record.run.run_id}: only a try that ran and ended is followed by another"
+        )
+    return Try(
+        reason=record.reason,
+        cores=placement.cores,
+        parallelism=placement.parallelism,
+        core_ids=record.core_ids,
+        result=record.result,
+        stage=record.stage,
+        failure=record.failure,
+        signature=record.signature,
+        error=record.error,
+        wall_s=record.wall_s,
+        cache=record.cache,
+        log=log,
+    )
+
+
+def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Paper) -> Record:
+    folder = paper.folder
     work = folder / "work"
     graphs = work / "graphs"
     graphs.mkdir(parents=True)
@@ -185,59 +205,137 @@ def _execute(asked: Run, settings: Settings, say: Say, folder: Path, paper: _Pap
             Failure.HARNESS, "this checkout renders another script than the plan was made with"
         )
     (folder / SCRIPT_NAME).write_text(text)
-    restored = cache.restore(settings.store, asked, graphs) if settings.store else ()
+    on_device = asked.stack.target is not Target.CPU
+    if on_device and (taken := _not_free(lease.core_ids)):
+        return paper.end(Failure.DEVICE_UNAVAILABLE, taken)
+    restored = _restore(asked, settings, say, lease, graphs)
 
     def on_stage(stage: Stage) -> None:
         if stage.order > paper.record.stage.order and stage is not Stage.DONE:
             paper.note(stage=stage)
+        if stage.order >= Stage.GENERATE.order:
+            lease.compiled()
 
-    ended = _watch(asked, settings, say, folder, on_stage)
-    seen = _observation(folder)
-    counts = seen.all_calls if seen else None
-    found = cache.state(counts, len(restored))
+    caches = CACHES[asked.stack.target].environment(graphs, work)
+    cores = core_environment(asked.stack.target, lease.core_ids)
+    tag = f"{folder.parent.name}#{folder.name}"
+    meter = device.PeakMeter.start(lease.core_ids, tag) if paper.record.core_ids else None
+    try:
+        ended = watch.watch(
+            folder,
+            python=settings.python,
+            environment={**os.environ, **caches, **cores, "NEURON_PROCESS_TAG": tag},
+            limit_s=asked.limit_s,
+            stop=settings.stop,
+            say=say,
+            on_stage=on_stage,
+        )
+    finally:
+        peaks = meter.stop() if meter else None
+    if paper.record.core_ids:
+        with contextlib.suppress(device.DeviceError):  # the machine's health is asked for next
+            device.wait_idle(lease.core_ids, _IDLE_S, watch.groups() - {ended.group})
+    watch.forget(ended.group)
+    seen = watch.observation(folder)
+    found = cache.state(seen.all_calls if seen else None, len(restored))
     paper.note(
         observation=seen,
+        findings=ended.findings,
         host_peak_bytes=ended.peak_bytes,
+        runtime_peak_bytes=peaks.bytes_per_core if peaks else None,
+        runtime_peak_source=peaks.source if peaks else None,
         exit_code=ended.code,
         stage=seen.stage if seen and seen.stage is not Stage.DONE else paper.record.stage,
         cache=found,
         cache_keys=cache.used_keys(graphs, asked, restored, found),
     )
     facts = {"wall_s": round(ended.wall_s, 3)}
-    if ended.timed_out:
-        reason = f"no end within {asked.limit_s} s; it was at stage {paper.record.stage}"
-        return paper.end(Failure.TIMEOUT, reason, **facts)
-    if ended.code != 0 or seen is None or seen.stage is not Stage.DONE:
-        fallback = seen or Observation(stage=paper.record.stage)
+    if ended.stopped:
+        return paper.end(Failure.KILLED, INTERRUPTED, **facts)
+    if ended.timed_out or ended.code != 0 or seen is None or seen.stage is not Stage.DONE:
         why = diagnosis.diagnose(
-            fallback, ended.log, exit_code=ended.code, oom_kills=ended.oom_kills
+            seen or Observation(stage=paper.record.stage),
+            ended.log,
+            exit_code=ended.code,
+            oom_kills=ended.oom_kills,
+            timed_out=ended.timed_out,
+            cores=asked.placement.cores if asked.placement else None,
+            restored=len(restored),
         )
+        if ended.timed_out and why.failure is Failure.TIMEOUT:
+            reason = f"no end within {asked.limit_s} s; it was at stage {paper.record.stage}"
+            return paper.end(Failure.TIMEOUT, reason, signature=why.signature, **facts)
         return paper.end(why.failure, why.error, signature=why.signature, **facts)
     if settings.store:
-        with contextlib.suppress(OSError):
-            cache.save(graphs, asked, paper.record.cache_keys, settings.store)
+        paper.note(cache_store=_save(settings.store, say, lease, paper.record, graphs, restored))
     paper.note(stage=Stage.CHECK)
     say("check: the tokens against the CPU")
-    check = _check(asked, settings, seen, folder, say)
-    told = verdict.decide(asked, seen, check)
+    check = _check(asked, settings, seen, paper, say)
+    if settings.stop.is_set():
+        return paper.end(Failure.KILLED, INTERRUPTED, check=check, **facts)
+    told = verdict.decide(asked, seen, check, paper.record.findings)
     if told.failure:
-        return paper.end(told.failure, told.reason, check=check, **facts)
+        signature = next(
+            (one.signature for one in paper.record.findings if one.failure is told.failure), None
+        )
+        return paper.end(told.failure, told.reason, check=check, signature=signature, **facts)
     return paper.end(None, "", check=check, stage=Stage.DONE, **facts)
 
 
-def _check(asked: Run, settings: Settings, seen: Observation, folder: Path, say: Say) -> Check:
+def _not_free(core_ids: tuple[int, ...]) -> str | None:
+    """Why the device cannot be used now; None = it can."""
+    try:
+        others = device.busy(core_ids, watch.groups())
+    except device.DeviceError as error:
+        return str(error)
+    if others:
+        held = ", ".join(f"{one.pid} ({one.command[:100]})" for one in others)
+        return f"the device of cores {', '.join(map(str, core_ids))} is held by process {held}"
+    return None
+
+
+def _restore(
+    asked: Run, settings: Settings, say: Say, lease: Lease, graphs: Path
+) -> tuple[str, ...]:
+    """Keys that were taken from the store into `graphs`."""
+    if settings.store is None or lease.reason is TryReason.CLEAN_CACHE:
+        return ()
+    got = cache.restore(settings.store, asked, graphs, everything=settings.everything)
+    if got.dropped:
+        say(f"compiled graphs: {len(got.dropped)} entries were not what was saved: dropped")
+    if got.problem:
+        say(f"compiled graphs: {got.problem}: compiling instead")
+    return got.keys
+
+
+def _save(
+    store: Store, say: Say, lease: Lease, record: Record, graphs: Path, restored: tuple[str, ...]
+) -> str | None:
+    """URL under which others find the run's entries; None when they are not there."""
+    # What made an earlier try fail may be an entry that is just what somebody saved.
+    anew = lease.reason is TryReason.CLEAN_CACHE
+    keys = record.cache_keys
+    saved = cache.save(graphs, record.run, keys, store, proven=restored, replace=anew)
+    if saved.problem:
+        say(f"compiled graphs: {saved.problem}: not all are saved")
+        return None
+    return store.public_url
+
+
+def _check(asked: Run, settings: Settings, seen: Observation, paper: _Paper, say: Say) -> Check:
     """Evidence about the output: the CPU reference where it fits, the judge where it is due."""
-    broken = verdict.guards(asked, seen)
+    broken = verdict.guards(asked, seen, paper.record.findings)
     if broken:
         return Check(cpu_reason=f"not tried: {broken.reason}"[:4000])
     compared = reference.compare(
         asked,
         seen,
-        folder / "inputs.safetensors",
+        paper.folder / "inputs.safetensors",
         kept=settings.references,
         python=settings.python,
         limit_s=asked.limit_s,
         available_bytes=psutil.virtual_memory().available,
+        stop=settings.stop,
     )
     cpu_match, gap, reason = verdict.match(compared)
     check = Check(
@@ -256,6 +354,7 @@ def _check(asked: Run, settings: Settings, seen: Observation, folder: Path, say:
         declared_id=settings.judge_id,
         python=settings.python,
         timeout=asked.limit_s,
+        stop=settings.stop,
     )
     return check.model_copy(
         update={
@@ -267,172 +366,14 @@ def _check(asked: Run, settings: Settings, seen: Observation, folder: Path, say:
     )
 
 
-def _observation(folder: Path) -> Observation | None:
-    """What run.py has told so far, secrets taken out; None when there is nothing usable."""
-    path = folder / OBSERVATION_NAME
+def is_kept(record: Record, settings: Settings) -> bool:
+    """Whether the newest record of the run in `settings.records` is this one."""
+    folder = settings.records / record.run.run_id
     try:
-        text = redact(read_bytes(path).decode(errors="replace"), os.environ)
-        return parse(Observation, text, where=str(path))
-    except RecordError:
-        return None
-
-
-# --- one process group, watched -----------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Ended:
-    code: int
-    timed_out: bool
-    wall_s: float
-    peak_bytes: int | None
-    log: str
-    oom_kills: int | None
-
-
-def _watch(
-    asked: Run, settings: Settings, say: Say, folder: Path, on_stage: Callable[[Stage], None]
-) -> _Ended:
-    """Start run.py, echo and keep what it prints, sample its memory, end it in time."""
-    work = folder / "work"
-    environment = dict(os.environ)
-    environment |= CACHES[asked.stack.target].environment(work / "graphs", work)
-    environment["PYTHONUNBUFFERED"] = "1"
-    before = _oom_kills()
-    began = time.monotonic()
-    process = subprocess.Popen(
-        [settings.python, SCRIPT_NAME, "--record", "."],
-        cwd=folder,
-        env=environment,
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        start_new_session=True,
-        preexec_fn=_end_with_parent if sys.platform == "linux" else None,
-    )
-    log = _Log(folder / LOG_NAME, say)
-    assert process.stdout is not None
-    reader = threading.Thread(target=log.follow, args=(process.stdout,), daemon=True)
-    reader.start()
-    peak: int | None = None
-    timed_out = False
-    try:
-        while process.poll() is None:
-            if time.monotonic() - began > asked.limit_s:
-                timed_out = True
-                break
-            peak = max(filter(None, (peak, _resident_bytes(process.pid))), default=None)
-            if (seen := _observation(folder)) is not None:
-                on_stage(seen.stage)
-            time.sleep(_SAMPLE_S)
-    finally:
-        _end_group(process)
-        reader.join(timeout=10)
-        log.close()
-    after = _oom_kills()
-    return _Ended(
-        code=process.returncode,
-        timed_out=timed_out,
-        wall_s=time.monotonic() - began,
-        peak_bytes=peak,
-        log=log.text(),
-        oom_kills=None if before is None or after is None else after - before,
-    )
-
-
-def _end_with_parent() -> None:
-    """In the child: ask the kernel for SIGTERM when the harness is gone, even by SIGKILL."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
-
-
-def _end_group(process: subprocess.Popen[bytes]) -> None:
-    """Kill what is left of the group, the leader included, and wait for the leader."""
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-
-
-def _resident_bytes(pid: int) -> int | None:
-    """Memory of a process and all below it; shared pages count once where the system can say so."""
-    total = 0
-    try:
-        family = [psutil.Process(pid), *psutil.Process(pid).children(recursive=True)]
-    except psutil.Error:
-        return None
-    for process in family:
-        with contextlib.suppress(psutil.Error):
-            memory = process.memory_full_info()
-            total += getattr(memory, "pss", 0) or memory.rss
-    return total or None
-
-
-def _oom_kills() -> int | None:
-    """How many processes the kernel has ended for want of memory since the machine started."""
-    try:
-        lines = Path("/proc/vmstat").read_text().splitlines()
-    except OSError:
-        return None
-    return next((int(line.split()[1]) for line in lines if line.startswith("oom_kill ")), None)
-
-
-class _Log:
-    """What a script prints: echoed line by line, redacted, kept within bounds."""
-
-    def __init__(self, path: Path, say: Say) -> None:
-        self.path = path
-        self.say = say
-        self.stream = path.open("wb")
-        self.head = 0
-        self.tail: deque[bytes] = deque()
-        self.tail_bytes = 0
-        self.dropped = 0
-
-    def follow(self, source: Any) -> None:
-        for raw in iter(lambda: source.readline(64 * 1024), b""):
-            line = redact(raw.decode(errors="replace"), os.environ)
-            with contextlib.suppress(OSError):
-                self.keep(line.encode())
-            self.say(line.rstrip("\n"))
-
-    def keep(self, data: bytes) -> None:
-        if self.head + len(data) <= LOG_HEAD and not self.tail:
-            self.head += len(data)
-            self.stream.write(data)
-            self.stream.flush()
-            return
-        self.tail.append(data)
-        self.tail_bytes += len(data)
-        while self.tail_bytes > LOG_TAIL:
-            gone = len(self.tail.popleft())
-            self.tail_bytes -= gone
-            self.dropped += gone
-
-    def close(self) -> None:
-        with contextlib.suppress(OSError):
-            if self.dropped:
-                self.stream.write(f"[... {self.dropped} bytes left out ...]\n".encode())
-            self.stream.writelines(self.tail)
-            self.stream.flush()
-        with contextlib.suppress(OSError):
-            self.stream.close()
-
-    def text(self) -> str:
-        try:
-            return self.path.read_text(errors="replace")
-        except OSError:
-            return b"".join(self.tail).decode(errors="replace")
-
-
-def redact(text: str, environment: Mapping[str, str]) -> str:
-    """`text` without what looks like a token, and without the values of variables that hold one."""
-    secrets = [
-        value
-        for name, value in environment.items()
-        if _SECRET_NAMES.search(name) and len(value) >= 8
-    ]
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
-    return _SECRET_SHAPES.sub("[redacted]", text)
+        newest = max(int(one.name) for one in folder.iterdir() if one.name.isdigit())
+        return read(Record, folder / str(newest) / RECORD_NAME) == record
+    except (OSError, ValueError, RecordError):
+        return False
 
 
 def summary(record: Record) -> str:
@@ -442,5 +383,7 @@ def summary(record: Record) -> str:
         graphs = seen.all_calls.graphs if seen.all_calls else None
         word = record.cache.value if record.cache else "cache unknown"
         evidence = check.cpu_match.value if check.cpu_match != "not_run" else check.english.value
-        return f"PASS in {record.wall_s:.0f} s: {graphs} graphs ({word}), check {evidence}"
-    return f"{record.result} at {record.stage}: {record.failure}: {record.error}"
+        text = f"PASS in {record.wall_s:.0f} s: {graphs} graphs ({word}), check {evidence}"
+    else:
+        text = f"{record.result} at {record.stage}: {record.failure}: {record.error}"
+    return text if not record.tries else f"{text} (try {len(record.tries) + 1})"

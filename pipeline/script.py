@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import re
+import shlex
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 
@@ -108,13 +110,11 @@ def render(run: Run) -> str:
     ):
         if version:
             made_for.append((package, version))
-    stack_lines = [f"{package} {version}" for package, version in made_for]
+    install = _install(made_for, run.extra_packages, neuron=neuron)
     if neuron:
-        stack_lines += [
-            f"{what} {version}"
-            for what, version in (("runtime", stack.runtime), ("driver", stack.driver))
-            if version
-        ]
+        system = (("runtime", stack.runtime), ("neuron-driver", stack.driver))
+        made_for += [(what, version) for what, version in system if version]
+    stack_lines = [f"{package} {version}" for package, version in made_for]
     if run.extra_packages:
         stack_lines.append(f"and: {', '.join(run.extra_packages)}")
     cores = run.placement.cores
@@ -127,6 +127,7 @@ def render(run: Run) -> str:
         ),
         stack_lines=stack_lines,
         made_for=made_for,
+        install=install,
         schema_version=SCHEMA_VERSION,
         prefill_chunk=run.prefill_chunk,
         device="neuron" if neuron else "cpu",
@@ -141,6 +142,29 @@ def render(run: Run) -> str:
         image_size=_IMAGE_SIZE,
         version_names=_RECORDED_PACKAGES,
     )
+
+
+def _install(
+    made_for: Iterable[tuple[str, str]], extra_packages: Iterable[str], *, neuron: bool
+) -> list[str]:
+    """What follows `pip install` for a stack, quoted for a shell.
+
+    The Neuron index carries PyTorch/XLA under the same name and PyPI a placeholder, hence every
+    version is pinned. Indexes: AWS Neuron 2.33, setup/pytorch/update-manual.
+    """
+    # ".*" because wheels carry a build number behind the version that release notes name.
+    numbered = ("torch-neuronx", "neuronx-cc", "nki")
+    packages = [
+        f"{package}=={version}{'.*' if package in numbered else ''}"
+        for package, version in made_for
+        if package != "python"
+    ]
+    indexes = ["https://pip.repos.neuron.amazonaws.com"] if neuron else []
+    indexes.append("https://download.pytorch.org/whl/cpu")
+    return [
+        *(shlex.quote(package) for package in (*packages, *extra_packages)),
+        *(f"--extra-index-url {index}" for index in indexes),
+    ]
 
 
 def sha256(text: str) -> str:

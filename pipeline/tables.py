@@ -15,10 +15,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol, TypeVar
 from urllib.parse import quote
 
+from pipeline import phrases
 from pipeline.errors import ResultsError
 from pipeline.rows import clean, newness
 from pipeline.script import environment
-from pipeline.words import Failure, Result, RunId, Target, Task, is_model_id
+from pipeline.words import Failure, Result, Target, Task, is_model_id
 
 COLUMNS = (
     "model_id",
@@ -29,15 +30,20 @@ COLUMNS = (
     "stage",
     "failure",
     "error",
+    "findings",
+    "tries",
     "neuron_cores",
     "parallelism",
     "wall_s",
     "hbm_peak_gb",
     "hbm_capacity_gb",
+    "runtime_peak_gb",
     "host_peak_gb",
     "cpu_match",
     "max_gap",
     "english",
+    "cpu_fallback_ops",
+    "cache_store",
     "tested_at",
 )
 """The columns of a row that the page is made of."""
@@ -129,6 +135,7 @@ def compatibility(
         raise ResultsError("there are no results to make a page of")
     now = now or max(row["tested_at"] for row in rows)
     oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
+    fetch = [command for command in phrases.fetch_all_graphs(rows) if _stays_in_its_block(command)]
     template = environment().get_template("COMPATIBILITY.md.jinja")
     for others, cause in _DETAILS:
         page = template.render(
@@ -136,6 +143,7 @@ def compatibility(
             excluded=_groups([_excluded(model, rows) for model in _by_id(wishes.excluded)]),
             untested=_groups(_untested(rows, wishes)),
             failures=_meanings(rows),
+            fetch=fetch,
             max_age_days=max_age_days,
             now=f"{now.astimezone(UTC):%Y-%m-%d}",
             cut=(others, cause) != _DETAILS[0],
@@ -232,6 +240,8 @@ def _cells(
     cores = "-" if row["neuron_cores"] is None else str(row["neuron_cores"])
     if row["parallelism"] not in (None, "none"):
         cores += f", {text(row['parallelism'])}"
+    if tries := phrases.tries(row):
+        cores += f" ({text(tries)})"
     tested = f"{row['tested_at'].astimezone(UTC):%Y-%m-%d}" + (", stale" if stale else "")
     older = [
         f"{text(other['result'])} with {_stack(other, beside=row)}"
@@ -244,7 +254,7 @@ def _cells(
         text(row["result"]),
         cores,
         _duration(row["wall_s"]),
-        _memory(row),
+        phrases.memory(row),
         _check(row),
         tested,
         _stack(row),
@@ -255,8 +265,8 @@ def _cells(
 
 def _why(row: Mapping[str, Any], length: int) -> Cells:
     """Model, failure class, stage, cause."""
-    lines = (row["error"] or "").strip().splitlines()
-    cause = text(lines[0], length) if lines and length else "-"
+    told = phrases.cause(row)
+    cause = text(told, length) if told and length else "-"
     return code(row["model_id"]), text(row["failure"] or "-"), text(row["stage"] or "-"), cause
 
 
@@ -310,16 +320,8 @@ def _is_stale(row: Mapping[str, Any], oldest: datetime | None) -> bool:
 
 def _stack(row: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> str:
     """The stack's names and versions; with `beside`, only those in which it differs."""
-    parts = _stack_parts(row["run_id"])
-    other = _stack_parts(beside["run_id"]) if beside else []
-    return ", ".join(text(part) for part in parts if part not in other)
-
-
-def _stack_parts(run_id: str) -> list[str]:
-    run = RunId.parse(run_id)
-    # Inductor is a part of torch and has no version of its own.
-    compiler = [] if run.compiler == "inductor" else [f"neuronx-cc {run.compiler_version}"]
-    return [*compiler, f"{run.library} {run.library_version}", f"torch {run.torch}"]
+    other = phrases.stack(beside["run_id"]) if beside else []
+    return ", ".join(text(part) for part in phrases.stack(row["run_id"]) if part not in other)
 
 
 def _duration(seconds: int | None) -> str:
@@ -331,15 +333,6 @@ def _duration(seconds: int | None) -> str:
     return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
 
 
-def _memory(row: Mapping[str, Any]) -> str:
-    """Device memory of the fullest core where it was counted, else the host's."""
-    if row["hbm_peak_gb"] is not None:
-        capacity = row["hbm_capacity_gb"]
-        of = "" if capacity is None else f" of {capacity:.3g}"
-        return f"{row['hbm_peak_gb']:.3g}{of} GiB a core"
-    return "-" if row["host_peak_gb"] is None else f"{row['host_peak_gb']:.3g} GiB host"
-
-
 def _check(row: Mapping[str, Any]) -> str:
     tokens, english = row["cpu_match"], row["english"]
     told = []
@@ -349,6 +342,9 @@ def _check(row: Mapping[str, Any]) -> str:
         told.append(f"tokens {text(tokens)}" + ("" if exact else f" ({gap:.2g} nats)"))
     if english not in (None, "not_run"):
         told.append(f"text {text(english)}")
+    on_host = phrases.host_operators(row)
+    if on_host not in ("-", "none"):
+        told.append(f"operators on the host: {text(on_host)}")
     return ", ".join(told) or "not run"
 
 
@@ -379,6 +375,11 @@ def text(value: str, length: int = 200) -> str:
 def code(model_id: str) -> str:
     """A model id in code type; anything else as plain text."""
     return f"`{model_id}`" if is_model_id(model_id) else text(model_id)
+
+
+def _stays_in_its_block(command: str) -> bool:
+    """Whether a command is no more than that between the fences of a code block."""
+    return "```" not in command and all(line.isprintable() for line in command.split("\n"))
 
 
 def _issue(link: str | None) -> str:

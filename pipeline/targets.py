@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,3 +47,14 @@ CACHES = {
     Target.CPU: CompilerCache(directory="TORCHINDUCTOR_CACHE_DIR", scratch=(), entries="*"),
 }
 CACHES[Target.SIMULATOR] = CACHES[Target.NEURON]
+
+
+def core_environment(target: Target, core_ids: Sequence[int]) -> dict[str, str]:
+    """Variables that tell run.py which cores of the machine are its own; the cpu has none."""
+    if target is Target.CPU or not core_ids:
+        return {}
+    first, last = core_ids[0], core_ids[-1]
+    together = tuple(core_ids) == tuple(range(first, last + 1))
+    # The documented forms are one id and a range; run.py gives each of its processes one id.
+    told = f"{first}-{last}" if together and first != last else ",".join(map(str, core_ids))
+    return {"NEURON_RT_VISIBLE_CORES": told}

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from pipeline.record import Check, Finding, Observation, Run
 from pipeline.reference import NoReference, Reference
-from pipeline.words import CpuMatch, English, Failure, Target, Task
+from pipeline.words import CpuMatch, English, Failure, Result, Target, Task
 
 NEAR_TIE_GAP = 0.25
 """Nats. bf16 against fp32 on CPU, SmolLM2-135M, 20 prompts of 32 tokens: healthy teacher-forced
@@ -62,7 +62,8 @@ def guards(run: Run, seen: Observation, findings: Sequence[Finding] = ()) -> Ver
     if placement is None:
         return Verdict(Failure.HARNESS, "a refused run was executed")
     if findings:
-        worst = findings[0]
+        # What speaks of the machine stands above what it may have done to the model.
+        worst = min(findings, key=lambda one: one.failure.result is not Result.ERROR)
         return Verdict(worst.failure, f"the log says: {worst.line}"[:4_000])
     calls = seen.all_calls
     if calls is None or seen.second_call is None or seen.first_call is None:

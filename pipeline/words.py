@@ -182,6 +182,7 @@ class TryReason(StrEnum):
     OTHER_CORES = "other_cores"
     MORE_CORES = "more_cores"
     CLEAN_CACHE = "clean_cache"
+    ALONE = "alone"
 
 
 MODEL_ID = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,95}/)?[A-Za-z0-9][\w.-]{0,95}", re.ASCII)

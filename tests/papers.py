@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+from pipeline import script
 from pipeline.record import (
     RECORD_NAME,
     CallCounts,
@@ -180,9 +181,22 @@ def passing(asked: Run | None = None, at: datetime = START, **changes: Any) -> R
         "instance_type": "trn2.3xlarge",
         "run_url": "https://github.com/example/campaign/actions/runs/1",
         "pipeline_commit": "fedcba9876543210fedcba9876543210fedcba98",
-        "run_py": SCRIPT,
+        "run_py": _script_of(asked),
+        "core_ids": _cores_of(asked),
     }
     return Record.model_validate(fields | changes)
+
+
+def _script_of(asked: Run) -> str:
+    """The script whose digest the run names, as the runner keeps it."""
+    short = hashlib.sha256(SCRIPT.encode()).hexdigest() == asked.script_sha256
+    return SCRIPT if short or asked.placement is None else script.render(asked)
+
+
+def _cores_of(asked: Run) -> tuple[int, ...]:
+    """Ids of the machine's first cores, on the device."""
+    on_device = asked.placement and asked.stack.target is not Target.CPU
+    return tuple(range(asked.placement.cores)) if asked.placement and on_device else ()
 
 
 def failing(

@@ -156,8 +156,8 @@ EDITS: list[tuple[str, str, str]] = [
     ),
     (
         "target: cpu",
-        "target: simulator",
-        '33:13: unknown target "simulator"; expected one of "neuron", "cpu"',
+        "target: tablet",
+        '33:13: unknown target "tablet"; expected one of "neuron", "cpu", "simulator"',
     ),
     (
         "target: cpu",
@@ -222,6 +222,33 @@ EDITS: list[tuple[str, str, str]] = [
         '49:20: limit_minutes: found "90"; expected a whole number',
     ),
     ("host_gib: 128", "host_gib: 128 GiB", '18:15: host_gib: found "128 GiB"; expected a number'),
+    (
+        "usd_per_hour: 20.5",
+        "machines: 0",
+        "24:15: machines: found the number 0; expected greater than or equal to 1",
+    ),
+    (
+        "usd_per_hour: 20.5",
+        "machines: 2.0",
+        "24:15: machines: found the number 2.0; expected a whole number",
+    ),
+    (
+        "usd_per_hour: 20.5",
+        "compilations: 65",
+        "24:19: compilations: found the number 65; expected less than or equal to 64",
+    ),
+    (
+        "  limit_minutes: 60",
+        "  limit_minutes: 60\n  store: build/graphs",
+        '5:10: store: found "build/graphs"; expected a URL without user name or password, '
+        "such as hf://buckets/owner/name",
+    ),
+    (
+        "  limit_minutes: 60",
+        "  limit_minutes: 60\n  store: s3://me:secret@bucket/graphs",
+        '5:10: store: found "s3://me:secret@bucket/graphs"; expected a URL without user name or '
+        "password, such as hf://buckets/owner/name",
+    ),
     (
         "usd_per_hour: 20.5",
         "usd_per_hour: .nan",
@@ -589,6 +616,72 @@ def test_stacks_that_differ_in_one_part_of_the_run_id_are_allowed() -> None:
     found = catalog.parse(text.encode(), file="models.yaml")
     assert found.stacks["twin"].torch == "2.15.0"
     assert found.stacks["twin"].neuronx_cc == found.stacks["sdk"].neuronx_cc
+
+
+SIMULATED = """\
+  stand-in:
+    target: simulator
+    library_version: "5.24.0"
+    torch: "2.13.0"
+"""
+
+
+def test_the_simulator_needs_what_the_device_needs() -> None:
+    """A stack of the tests' stand-in names compiler and backend, and runner classes may be its."""
+    text = edited(("models:\n", f"{SIMULATED}models:\n"))
+    assert problems(text) == [
+        f"37:13: target simulator without {field}; expected its version"
+        for field in ("neuronx_cc", "torch_neuronx")
+    ]
+    named = f'{SIMULATED}    neuronx_cc: "1.0"\n    torch_neuronx: "0.1"\n'
+    text = edited(
+        ("models:\n", f"{named}models:\n"), ("cores: 64", "cores: 64\n    target: simulator")
+    )
+    found = catalog.parse(text.encode(), file="models.yaml")
+    assert found.stack_versions("stand-in").target is Target.SIMULATOR
+    model = found.model("gpt2")
+    assert list(found.runners_for(model, Target.SIMULATOR)) == ["large"]
+    assert list(found.runners_for(model, Target.NEURON)) == ["small"]
+
+
+def test_the_simulator_and_the_device_share_their_run_ids() -> None:
+    """A stand-in of the same versions would write rows under the device's names: refused."""
+    twin = "  twin:\n    <<: *sdk\n    target: simulator\n"
+    assert problems(edited(("models:\n", f"{twin}models:\n"))) == [
+        '36:3: stacks "sdk" and "twin" give the same run ids; '
+        "expected another library, compiler or torch version (first at models.yaml:26:3)"
+    ]
+
+
+def test_a_store_may_be_named() -> None:
+    """defaults.store is null, or the URL as written."""
+    found = catalog.parse(VALID.encode(), file="models.yaml")
+    assert found.defaults.store is None
+    url = "hf://buckets/acme/graphs"
+    text = edited(("  limit_minutes: 60", f"  limit_minutes: 60\n  store: {url}"))
+    assert catalog.parse(text.encode(), file="models.yaml").defaults.store == url
+
+
+@pytest.mark.parametrize(
+    ("cores", "host_gib", "changes", "slots"),
+    [
+        (4, 124, {}, 2),
+        (64, 2048, {}, 32),
+        (64, 100, {}, 3),
+        (1, 2, {}, 1),
+        (4, 16, {"target": "cpu"}, 2),
+        (4, 6, {"target": "simulator"}, 1),
+        (4, 124, {"compilations": 4}, 4),
+        (64, 2048, {"compilations": 1}, 1),
+    ],
+)
+def test_compilations_at_once(
+    cores: int, host_gib: int, changes: dict[str, object], slots: int
+) -> None:
+    """As stated; else by cores and host memory, whichever gives fewer, and one at least."""
+    fields = {"labels": ("x",), "cores": cores, "core_gib": 24.0, "host_gib": float(host_gib)}
+    runner = catalog.Runner.model_validate(fields | changes)
+    assert (runner.slots, runner.machines) == (slots, 1)
 
 
 def test_a_fault_behind_an_alias_is_reported_once_where_it_stands() -> None:

@@ -188,7 +188,7 @@ def test_exit_codes_are_told_apart() -> None:
     assert len({meaning for _, meaning in codes}) == len(codes)
 
 
-COMMANDS = ["plan", "publish", "run", "script", "show", "validate"]
+COMMANDS = ["doctor", "plan", "publish", "run", "script", "show", "validate"]
 
 
 def test_help_lists_the_commands() -> None:
@@ -422,21 +422,17 @@ def test_plan_for_people(campaign: Path) -> None:
     """The table says where runs go, what they need and why, what is refused, what is left out."""
     ended = qualify("plan")
     assert (ended.code, ended.err) == (0, "")
-    lines = [line.split() for line in ended.out.split("\n")]
-    assert ended.out.split("\n")[0] == (
-        "job laptop on ubuntu-latest: 2 runs, about 20 machine-minutes"
-    )
-    assert lines[1] == ["run", "cores", "GiB/core", "minutes", "why"]
-    assert lines[2] == [f"good--one{STACK}", "1", "0.1", "10", "never", "run"]
-    assert lines[3][0] == f"good--two{STACK}"
-    assert lines[4] == ["refused:", "1"]
-    assert lines[5][:2] == [f"cut--one{STACK}", "unsupported_checkpoint:"]
-    assert "model.safetensors is cut" in " ".join(lines[5])
-    assert ended.out.split("\n")[6:] == [
-        "not planned: 1",
-        f"  big--one{STACK}  excluded, not_prioritised: later perhaps",
-        "",
-    ]
+    summary, _, rest = ended.out.partition("\n")
+    assert summary.startswith("2 runs in 1 job, about ")
+    assert "\njob laptop-1 on ubuntu-latest" in rest
+    placed, _, rest = rest.partition("refused: 1\n")
+    rows = [line.split() for line in placed.splitlines()]
+    assert next(row for row in rows if row[:1] == ["good/one"])[-2:] == ["never", "run"]
+    assert [row for row in rows if row[:1] == ["good/two"]]
+    refused, _, left = rest.partition("not planned: 1\n")
+    assert refused.split()[:2] == ["cut/one", "unsupported_checkpoint:"]
+    assert "model.safetensors is cut" in refused
+    assert left == "  big/one  excluded, not_prioritised: later perhaps\n"
 
 
 def test_plan_for_machines(campaign: Path) -> None:
@@ -465,7 +461,8 @@ def test_plan_options(campaign: Path) -> None:
     assert [run.model_id for job in tight.jobs for run in job.runs] == ["good/one"]
     assert "5 left of the budget" in tight.skipped[-1].reason
     ended = qualify("plan", "--budget", "0", "--select", "good/*")
-    assert ended.out.startswith("nothing is planned\nnot planned: 2\n")
+    assert ended.out.startswith("nothing is planned\n")
+    assert "\nnot planned: 2\n" in ended.out
 
 
 @pytest.mark.parametrize(
@@ -582,8 +579,8 @@ def test_plan_with_a_hostile_directory(
     break_it(campaign / "models/good/two")
     ended = qualify("plan")
     assert ended.code == 0
-    assert f"good--one{STACK}" in ended.out.split("refused:")[0]
-    (line,) = [line for line in ended.out.split("\n") if f"good--two{STACK}" in line]
+    assert "  good/one " in ended.out.split("refused:")[0]
+    (line,) = [line for line in ended.out.split("\n") if line.startswith("  good/two ")]
     assert line in ended.out.split("refused:")[1]
     plan = planned()
     (refused,) = [run for run in plan.refused if run.model_id == "good/two"]
@@ -696,21 +693,21 @@ def test_run_settings(campaign: Path) -> None:
     (campaign / "list").mkdir()
     path = campaign / "list" / "models.yaml"
 
-    def settings(judge: str, store: Path | None) -> Settings:
+    def settings(judge: str, store: str) -> Settings:
         path.write_text(text.replace("defaults:\n", f"defaults:\n  judge: {judge}\n"))
         return _settings(load(path), path, Path("records"), store, Path("references"))
 
     (known,) = load_calibrations().judges.values()
     (campaign / "judge" / "config.json").write_text(known.architecture.model_dump_json())
-    found = settings("../judge", Path("graphs"))
+    found = settings("../judge", "graphs")
     assert Path(found.judge).samefile(campaign / "judge")
     assert (found.records, found.references) == (campaign / "records", campaign / "references")
-    assert found.store == campaign / "graphs"
+    assert found.store is not None and found.store.url == "graphs"
     assert found.provenance == provenance()
-    found = settings(DEFAULT_JUDGE, None)
+    found = settings(DEFAULT_JUDGE, "")
     assert (found.judge, found.store) == (DEFAULT_JUDGE, None)
     with pytest.raises(UsageError, match="nor a calibrated judge"):
-        settings("org/judge", None)
+        settings("org/judge", "")
 
 
 def test_run_without_the_judge(campaign: Path) -> None:

@@ -133,7 +133,9 @@ def test_every_command_has_its_help() -> None:
     assert all(len(line) <= docs.HELP_WIDTH for text in texts.values() for line in text.split("\n"))
 
 
-@pytest.mark.parametrize("name", [name for name in docs.GENERATORS if name != "commands"])
+@pytest.mark.parametrize(
+    "name", [name for name in docs.GENERATORS if name not in ("commands", "signatures")]
+)
 def test_no_cell_is_empty(name: str) -> None:
     """Whatever code adds - a key, a column, a failure class - is also described."""
     table = docs.GENERATORS[name]()

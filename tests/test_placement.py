@@ -9,16 +9,26 @@ import socket
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from pipeline.footprint import read
-from pipeline.placement import CORE_COUNTS, GIB, Checkpoint, Margin, PlanTable, Tensor, place
+from pipeline.placement import (
+    CORE_COUNTS,
+    GIB,
+    Checkpoint,
+    Margin,
+    PlanTable,
+    Tensor,
+    host_bytes,
+    ladder,
+    place,
+)
 from pipeline.record import Placement, Refusal
-from pipeline.words import Failure, Parallelism, Task
+from pipeline.words import Failure, Parallelism, Target, Task
 
 DATA = Path(__file__).parent / "data"
 CHECKPOINTS = DATA / "checkpoints"
@@ -710,3 +720,76 @@ def test_estimates_are_what_two_ranks_keep(
     )
     assert found.cache_bytes == cached
     assert weights - found.weight_bytes == (504 if name == "deepseek_v3" else 0)
+
+
+# --- what comes after the smallest placement, and host memory -----------------------------------
+
+
+def rungs(model_id: str, **options: Any) -> Any:
+    """`ladder` as `placed` calls `place`."""
+    usual: dict[str, Any] = {
+        "task": ROWS[model_id].task,
+        "dtype": "bfloat16",
+        "sequence_length": 128,
+        "core_bytes": CORE,
+        "max_cores": 16,
+        "margin": MARGIN,
+        "plans": table(),
+    }
+    return ladder(real(model_id), **(usual | options))
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=lambda row: row.id)
+def test_the_ladder_begins_with_the_placement(row: Row) -> None:
+    """Its first rung is what `place` takes; each further one has more cores, fits and divides."""
+    found = rungs(row.id)
+    first = placed(real(row.id), row.task)
+    if isinstance(first, Refusal):
+        assert found == first
+        return
+    assert found[0] == first
+    cores = [rung.cores for rung in found]
+    assert cores == sorted(set(cores))
+    assert all(rung.core_bytes <= CORE for rung in found)
+    last = found[-1]
+    (asked,) = rungs(row.id, cores=last.cores, parallelism=last.parallelism)
+    assert (asked.cores, asked.core_bytes) == (last.cores, last.core_bytes)
+    for before, rung in pairwise(found):
+        assert f"{before.cores} core" in rung.reason
+        assert "ran out of device memory" in rung.reason
+
+
+def test_the_ladder_skips_what_does_not_divide() -> None:
+    """Nine heads divide over no two cores: one core or nothing."""
+    assert [rung.cores for rung in rungs("HuggingFaceTB/SmolLM2-135M-Instruct")] == [1]
+    assert [rung.cores for rung in rungs("Qwen/Qwen3-8B")] == [1, 2, 4, 8]
+    assert [rung.cores for rung in rungs("Qwen/Qwen3-8B", max_cores=4)] == [1, 2, 4]
+
+
+def held(cores: int, gib: float) -> Placement:
+    return Placement(
+        cores=cores,
+        parallelism=Parallelism.TENSOR if cores > 1 else Parallelism.NONE,
+        weight_bytes=int(gib * GIB),
+        cache_bytes=GIB,
+        margin_bytes=2 * GIB,
+        reason="",
+    )
+
+
+@pytest.mark.parametrize(
+    ("placement", "target", "gib"),
+    [
+        # Weights, the compiler's 16 and 1.5 a rank.
+        (held(1, 10), Target.NEURON, 10 + 16 + 1.5),
+        (held(4, 10), Target.NEURON, 40 + 16 + 4 * 1.5),
+        # The reference holds a fifth more, and then nothing compiles.
+        (held(16, 20), Target.NEURON, 1.2 * 320 + 1.5),
+        # Cores without memory of their own: the host holds cache and working memory as well.
+        (held(2, 10), Target.CPU, 2 * 13 + 1 + 2 * 1.5),
+        (held(1, 1), Target.SIMULATOR, 4 + 1 + 1.5),
+    ],
+)
+def test_host_memory_by_hand(placement: Placement, target: Target, gib: float) -> None:
+    """The larger of the run (loader, compiler, ranks) and of the check that follows it."""
+    assert abs(host_bytes(placement, target) - gib * GIB) <= 1

@@ -20,11 +20,12 @@ from pipeline import catalog as lists
 from pipeline import script
 from pipeline.catalog import Catalog
 from pipeline.errors import UsageError
+from pipeline.estimate import Past
 from pipeline.placement import GIB, Checkpoint, PlanTable, Tensor
 from pipeline.plan import Earlier, Request, make_plan, wanted
 from pipeline.record import Plan, Record, Refusal, Run, dump, parse
 from pipeline.rows import missing
-from pipeline.words import Failure, Parallelism, Result, Stage, Target
+from pipeline.words import CacheState, Failure, Parallelism, Result, Stage, Target
 from tests import papers
 from tests.conftest import ROOT
 from tests.test_placement import ROWS, checkpoint
@@ -172,7 +173,28 @@ def earlier_of(run: Run, result: Result = Result.PASS, at: datetime = NOW, **cha
         "last_at": changes.get("tested_at", at),
         "errors": 0,
     }
-    return Earlier(**(fields | changes))
+    fields |= changes
+    told = ("result", "stage", "failure", "script_sha256", "wall_s")
+    row = past(run, tested_at=fields["tested_at"], **{name: fields[name] for name in told})
+    return Earlier(**({"past": (row,)} | fields))
+
+
+def past(run: Run, **changes: Any) -> Past:
+    """What the row of a PASS of `run` tells of time."""
+    fields: dict[str, Any] = {
+        "run_id": run.run_id,
+        "tested_at": NOW,
+        "result": Result.PASS,
+        "stage": Stage.DONE,
+        "failure": None,
+        "target": run.stack.target,
+        "script_sha256": run.script_sha256,
+        "checkpoint_bytes": run.checkpoint_bytes,
+        "wall_s": 330.0,
+        "compile_s": None,
+        "cache": None,
+    }
+    return Past(**(fields | changes))
 
 
 def again(
@@ -217,7 +239,7 @@ def test_the_last_attempt_ended_in_error() -> None:
     assert run.attempt == 3
 
 
-INCONCLUSIVE = {
+INCONCLUSIVE: dict[str, Any] = {
     "last_result": Result.ERROR,
     "last_failure": Failure.INCONCLUSIVE,
     "last_stage": Stage.CHECK,
@@ -336,19 +358,34 @@ def test_a_lost_record_older_than_the_last_attempt_is_history() -> None:
 
 
 def test_never_run_first_then_the_oldest() -> None:
-    """Nothing starves: by the last attempt, whatever it ended in; equals keep the list's order."""
-    listed = catalog("a/a", "b/b", "c/c", "d/d", "e/e")
+    """Nothing starves: what a budget takes first goes by the last attempt, whatever it ended in;
+    equals keep the list's order."""
+    names = ["a/a", "b/b", "c/c", "d/d", "e/e"]
+    listed = catalog(*names)
     runs = {run.model_id: run for run in planned(listed).runs}
     known = {
-        runs["a/a"].run_id: earlier_of(runs["a/a"], at=papers.day(3)),
-        runs["b/b"].run_id: earlier_of(runs["b/b"], at=papers.day(1)),
+        runs["a/a"].run_id: earlier_of(runs["a/a"], at=papers.day(3), wall_s=600.0),
+        runs["b/b"].run_id: earlier_of(runs["b/b"], at=papers.day(1), wall_s=600.0),
         # An old PASS whose retries fail: its turn is by the last retry.
         runs["d/d"].run_id: earlier_of(
-            runs["d/d"], at=papers.day(0), last_result=Result.ERROR, last_at=papers.day(2)
+            runs["d/d"],
+            at=papers.day(0),
+            wall_s=600.0,
+            last_result=Result.ERROR,
+            last_at=papers.day(2),
         ),
     }
-    plan = planned(listed, earlier=known, now=papers.day(60))
-    assert [run.model_id for run in plan.runs] == ["c/c", "e/e", "b/b", "d/d", "a/a"]
+    late = papers.day(60)
+    # One core and one compiler: each run alone takes 610 s.
+    small = {"labels": ["x"], "cores": 1, "core_gib": 24, "host_gib": 64}
+    listed = catalog(*names, runners={"small": small})
+    taken: list[str] = []
+    for count in range(1, 6):
+        request = Request(budget_s=count * 611.0)
+        plan = planned(listed, earlier=known, now=late, request=request)
+        (new,) = {run.model_id for run in plan.runs} - set(taken)
+        taken.append(new)
+    assert taken == ["c/c", "e/e", "b/b", "d/d", "a/a"]
 
 
 def test_budget_skips_what_does_not_fit_and_goes_on_with_smaller_ones() -> None:
@@ -358,8 +395,25 @@ def test_budget_skips_what_does_not_fit_and_goes_on_with_smaller_ones() -> None:
     assert [run.model_id for run in plan.runs] == ["a/a", "c/c"]
     (skip,) = plan.skipped
     assert skip.run_id.startswith("big--big@")
-    left = r"due \(never run\), but 1\d\d min do not fit the 15 left of the budget"
+    left = r"due \(never run\), but 1\d\d min on 4 cores do not fit the 15 left of the budget"
     assert re.fullmatch(left, skip.reason), skip.reason
+
+
+def test_budget_counts_what_machines_are_booked_for() -> None:
+    """Runs that share a machine share its time; the jobs together never exceed the budget."""
+    names = [f"m/{number}" for number in range(12)]
+    listed = catalog(*names, runners={"large": {**LARGE, "labels": ["x"]}})
+    # 600 s and a check of 10 s each, eight side by side.
+    shared = planned(listed, request=Request(budget_s=20.5 * 60))
+    assert len(list(shared.runs)) == 12
+    for minutes in (5, 10.5, 15, 20.5):
+        plan = planned(listed, request=Request(budget_s=minutes * 60))
+        assert sum(job.estimated_s for job in plan.jobs) <= minutes * 60
+        assert len(list(plan.runs)) + len(plan.skipped) == 12
+    assert len(list(planned(listed, request=Request(budget_s=10.5 * 60)).runs)) == 8
+
+
+LARGE = {"labels": ["trn2-48"], "cores": 16, "core_gib": 24, "host_gib": 2048}
 
 
 def test_budget_of_nothing_plans_refusals_only() -> None:
@@ -452,6 +506,43 @@ def test_the_smallest_class_that_holds_it() -> None:
     assert runs["a/a"].core_bytes == 24 * GIB
 
 
+def test_a_run_that_goes_to_a_larger_class_is_a_run_of_that_class() -> None:
+    """Where the small class would take far longer, runs go to the large one with its cores, its
+    price and its larger placements, and with the script they have anyway; a named class holds."""
+    names = [f"m/{number}" for number in range(40)]
+    runners: dict[str, Any] = {
+        "small": {"labels": ["a"], "cores": 4, "core_gib": 24, "host_gib": 124, "usd_per_hour": 1},
+        "large": {**LARGE, "core_gib": 25, "usd_per_hour": 4},
+    }
+    listed = catalog({"id": "b/b", "runner": "small"}, *names, runners=runners)
+    alone = one(planned(catalog("m/0", runners=runners)))
+    plan = planned(listed)
+    assert sorted(run.model_id for run in plan.runs) == sorted(["b/b", *names])
+    assert {job.runner for job in plan.jobs} == {"small", "large"}
+    for job in plan.jobs:
+        for run in job.runs:
+            cores = 16 if run.runner == "large" else 4
+            assert run.runner == job.runner
+            assert run.usd_per_hour == runners[job.runner]["usd_per_hour"]
+            assert run.core_bytes == runners[job.runner]["core_gib"] * GIB
+            assert [placed.cores for placed in run.larger][-1] == cores
+            assert run.reason == "never run"
+            if run.model_id == "m/0":
+                assert run.script_sha256 == alone.script_sha256
+    (home,) = [run.runner for run in plan.runs if run.model_id == "b/b"]
+    assert home == "small"
+
+
+def test_a_result_on_another_class_stands() -> None:
+    """Which class a run goes to changes from plan to plan; its script stays, so nothing is due."""
+    listed = catalog("a/a")
+    run = one(planned(listed))
+    elsewhere = one(planned(catalog({"id": "a/a", "runner": "large"})))
+    assert (run.runner, elsewhere.runner) == ("small", "large")
+    plan = planned(listed, earlier={run.run_id: earlier_of(elsewhere)})
+    assert [skip.reason for skip in plan.skipped] == ["up to date: PASS on 2026-11-30"]
+
+
 def test_the_named_class_is_obeyed() -> None:
     """A model that names its class goes there, though a smaller one would do, or is refused."""
     listed = catalog({"id": "a/a", "runner": "large"}, {"id": "b/b", "runner": "small"})
@@ -470,7 +561,7 @@ def test_asked_cores_and_parallelism_reach_placement() -> None:
 
 
 def test_jobs_by_runner_class() -> None:
-    """One job a class, in the list's order of classes, its labels with it; runs keep their order.
+    """Each job is of one class, in the list's order of classes, its labels and machine with it.
 
     Refused runs stand apart: no job waits for a machine to refuse them.
     """
@@ -478,9 +569,12 @@ def test_jobs_by_runner_class() -> None:
     facts = {"l/1": of_gib(120), "l/2": of_gib(120), "no/no": qwen(tensors=())}
     plan = planned(listed, facts)
     assert [(job.job_id, job.runner, job.labels) for job in plan.jobs] == [
-        ("small", "small", ("trn2-3",)),
-        ("large", "large", ("trn2-48",)),
+        ("small-1", "small", ("trn2-3",)),
+        ("large-1", "large", ("trn2-48",)),
     ]
+    machines = [(job.machine.cores, job.machine.compilations) for job in plan.jobs]
+    assert machines == [(4, 2), (16, 8)]
+    assert plan.jobs[0].machine.host_bytes == 124 * GIB
     assert [[run.model_id for run in job.runs] for job in plan.jobs] == [
         ["s/1", "s/2"],
         ["l/1", "l/2"],
@@ -570,13 +664,18 @@ def test_unknown_stack() -> None:
 # --- what a run carries -------------------------------------------------------------------------
 
 
-def test_estimate_of_a_run_that_never_ran() -> None:
-    """Ten minutes and two for each GiB over all cores, within the time limit."""
-    assert one(planned(catalog("a/a"))).estimated_s == 600
+def test_estimate_and_limit_of_a_run_that_never_ran() -> None:
+    """By size, within the list's limit; the run's own limit is four times that, half an hour at
+    least."""
+    run = one(planned(catalog("a/a", defaults={"limit_minutes": 600})))
+    assert run.estimated_s == 600
+    assert abs(run.limit_s - 2400) <= 4
     listed = catalog("a/a", defaults={"limit_minutes": 600})
     run = one(planned(listed, {"a/a": of_gib(30)}))
     assert abs(run.estimated_s - (600 + 30 * 120)) < 600
-    assert one(planned(catalog("a/a"), {"a/a": of_gib(120)})).estimated_s == 3600
+    assert abs(run.limit_s - 4 * run.estimated_s) <= 4
+    run = one(planned(catalog("a/a"), {"a/a": of_gib(120)}))
+    assert (run.estimated_s, run.limit_s) == (3600, 3600)
 
 
 @pytest.mark.parametrize(
@@ -595,6 +694,128 @@ def test_estimate_of_a_run_that_never_ran() -> None:
 def test_estimate_from_the_last_run(before: dict[str, Any], seconds: int) -> None:
     """What it took is what it is expected to take, at most its time limit."""
     assert one(again(before, request=Request(force=True))).estimated_s == seconds
+
+
+def test_estimate_with_restored_graphs() -> None:
+    """The same script with its cache keys is expected to take what it took with them, another one
+    what it took cold; the limit is the cold run's, since the store may be away."""
+    listed = catalog("a/a", defaults={"limit_minutes": 600})
+    run = one(planned(listed))
+    rows = (
+        past(run, wall_s=900.0, compile_s=800.0, cache=CacheState.COLD),
+        past(run, wall_s=60.0, compile_s=30.0, cache=CacheState.RESTORED, tested_at=papers.day(1)),
+    )
+    known = earlier_of(run, past=rows, cache_keys=("ab/one.neff",))
+    request = Request(force=True)
+    same = one(planned(listed, earlier={run.run_id: known}, request=request))
+    assert (same.estimated_s, same.limit_s) == (60, 3600)
+    other = catalog("a/a", defaults={"limit_minutes": 600, "new_tokens": 16})
+    changed = one(planned(other, earlier={run.run_id: known}, request=request))
+    assert (changed.estimated_s, changed.limit_s) == (900, 3600)
+
+
+# --- larger placements after device_out_of_memory -----------------------------------------------
+
+
+def ladder_of(run: Run) -> list[tuple[int, Parallelism]]:
+    assert run.placement is not None
+    return [(placed.cores, placed.parallelism) for placed in (run.placement, *run.larger)]
+
+
+def test_a_run_carries_the_larger_placements_of_its_class() -> None:
+    """What comes after device_out_of_memory: all larger counts that fit and divide, in order."""
+    tensor = Parallelism.TENSOR
+    run = one(planned(catalog("a/a")))
+    assert ladder_of(run) == [(1, Parallelism.NONE), (2, tensor), (4, tensor)]
+    run = one(planned(catalog({"id": "a/a", "runner": "large"}), {"a/a": of_gib(30)}))
+    assert ladder_of(run) == [(2, tensor), (4, tensor), (8, tensor), (16, tensor)]
+    assert run.larger[0].core_bytes < run.core_bytes
+    assert "2 cores ran out of device memory" in run.larger[0].reason
+    asked = one(planned(catalog({"id": "a/a", "cores": 2})))
+    assert ladder_of(asked) == [(2, tensor)]
+
+
+def on_rung(run: Run, rung: int) -> Run:
+    """The run as it is after `rung` escalations: another placement, and hence another script."""
+    wider = run.model_copy(update={"placement": run.larger[rung - 1], "larger": run.larger[rung:]})
+    return wider.model_copy(update={"script_sha256": script.sha256(script.render(wider))})
+
+
+@pytest.mark.parametrize("rung", [1, 2])
+def test_a_result_of_a_larger_placement_stands(rung: int) -> None:
+    """A run that escalated is planned with the placement of its row: up to date, whatever the
+    smaller one's script is, and due with that placement when it is too old."""
+    run = one(planned(catalog("a/a")))
+    wider = on_rung(run, rung)
+    known = {run.run_id: earlier_of(wider)}
+    plan = planned(catalog("a/a"), earlier=known)
+    assert [skip.reason for skip in plan.skipped] == ["up to date: PASS on 2026-11-30"]
+    due = one(planned(catalog("a/a"), earlier=known, now=papers.day(31)))
+    assert due.reason == "31 days old, the limit is 30"
+    assert (due.placement, due.larger) == (wider.placement, wider.larger)
+    assert due.script_sha256 == wider.script_sha256
+
+
+def test_out_of_memory_goes_on_with_the_next_placement() -> None:
+    """A row that still ran out of device memory is no last word while a larger placement exists."""
+    listed = catalog("a/a")
+    run = one(planned(listed))
+    oom: dict[str, Any] = {"result": Result.FAIL, "failure": Failure.DEVICE_OUT_OF_MEMORY}
+    due = one(planned(listed, earlier={run.run_id: earlier_of(run, **oom)}))
+    assert due.reason == "ran out of device memory on 1 core: 2 cores are next"
+    assert due.placement == run.larger[0]
+    # The small class ends at 4 cores; the large one has 8.
+    due = one(planned(listed, earlier={run.run_id: earlier_of(on_rung(run, 2), **oom)}))
+    assert due.reason == "ran out of device memory on 4 cores: 8 cores are next"
+    assert due.placement is not None
+    assert (due.runner, due.placement.cores) == ("large", 8)
+
+
+def test_an_inconclusive_try_of_a_larger_placement_is_not_out_of_memory() -> None:
+    """What ran out of memory is the reigning row's placement, not that of the try after it."""
+    listed = catalog("a/a")
+    run = one(planned(listed))
+    known = earlier_of(
+        on_rung(run, 1),
+        **INCONCLUSIVE | {"result": Result.FAIL, "failure": Failure.DEVICE_OUT_OF_MEMORY},
+    )
+    plan = planned(listed, earlier={run.run_id: known})
+    assert [skip.reason for skip in plan.skipped] == ["up to date: FAIL on 2026-11-30"]
+
+
+def test_out_of_memory_on_the_largest_placement_stands() -> None:
+    """Where nothing larger exists the FAIL is a result like any other."""
+    listed = catalog({"id": "a/a", "runner": "small"})
+    run = one(planned(listed))
+    oom: dict[str, Any] = {"result": Result.FAIL, "failure": Failure.DEVICE_OUT_OF_MEMORY}
+    plan = planned(listed, earlier={run.run_id: earlier_of(on_rung(run, 2), **oom)})
+    assert [skip.reason for skip in plan.skipped] == ["up to date: FAIL on 2026-11-30"]
+
+
+def test_a_new_revision_starts_small_again() -> None:
+    """Another checkpoint or template may need less: it is tried on the smallest placement."""
+    run = one(planned(catalog("a/a")))
+    known = {run.run_id: earlier_of(on_rung(run, 2))}
+    due = one(planned(catalog("a/a"), {"a/a": qwen(revision="b" * 40)}, earlier=known))
+    assert due.reason.startswith("other revision")
+    assert ladder_of(due) == ladder_of(run)
+
+
+# --- limits that ended a run --------------------------------------------------------------------
+
+
+def test_a_timeout_below_the_lists_limit_is_tried_with_all_of_it() -> None:
+    """The run's own limit was an estimate: its timeout is no result before the list's is used."""
+    listed = catalog("a/a", defaults={"limit_minutes": 240})
+    run = one(planned(listed))
+    ended: dict[str, Any] = {"result": Result.FAIL, "failure": Failure.TIMEOUT}
+    known = earlier_of(run, wall_s=2400.0, **ended)
+    due = one(planned(listed, earlier={run.run_id: known}))
+    assert due.reason == "ended after 40 min, the limit of that run: the list allows 240"
+    assert (due.estimated_s, due.limit_s) == (2400, 240 * 60)
+    final = earlier_of(run, wall_s=240 * 60.0, **ended)
+    plan = planned(listed, earlier={run.run_id: final})
+    assert [skip.reason for skip in plan.skipped] == ["up to date: FAIL on 2026-11-30"]
 
 
 def test_cache_keys_are_handed_over() -> None:

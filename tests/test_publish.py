@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -16,9 +17,18 @@ from pipeline import publish as module
 from pipeline import results as store
 from pipeline.errors import RecordError, ResultsError
 from pipeline.publish import Change, ChangeKind, Published, publish
-from pipeline.record import CallCounts, Check, Record, write_atomically
+from pipeline.record import CallCounts, Check, Finding, Record, Try, write_atomically
 from pipeline.results import read_current, read_history, row_of
-from pipeline.words import CpuMatch, Failure, Result, Stage, Target
+from pipeline.rows import digest
+from pipeline.words import (
+    CpuMatch,
+    Failure,
+    Parallelism,
+    Result,
+    Stage,
+    Target,
+    TryReason,
+)
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
 
@@ -110,7 +120,7 @@ def test_one_publication_or_several_give_the_same_state(tmp_path: Path) -> None:
         papers.passing(at=day(0)),
         papers.failing(at=day(1)),
         papers.erring(at=day(2)),
-        papers.passing(papers.run("b/b"), day(3), run_py="print(2)\n"),
+        papers.passing(papers.run("b/b", script_sha256=None), day(3), run_py="print(2)\n"),
     ]
     together, apart = Campaign(tmp_path / "together"), Campaign(tmp_path / "apart")
     together.publish(*records)
@@ -253,6 +263,53 @@ def test_simulator_is_never_published(campaign: Campaign, where: str) -> None:
     assert campaign.snapshot() == {}
 
 
+def passed(changes: Mapping[str, Any]) -> Record:
+    """A PASS on two cores of which `changes` replace fields of the record; those below
+    "observation" and "versions" replace fields of these."""
+    asked = papers.run(placement=papers.placement(2), stack=changes.get("stack"))
+    honest = papers.passing(asked, core_ids=(2, 3))
+    seen = honest.observation
+    assert seen is not None
+    versions = seen.versions.model_copy(update=changes.get("versions", {}))
+    peaks = {"device_peak_bytes": (papers.GIB, papers.GIB)}
+    seen = seen.model_copy(update=peaks | changes.get("observation", {}) | {"versions": versions})
+    fields = {
+        name: value
+        for name, value in changes.items()
+        if name not in ("observation", "versions", "stack")
+    }
+    return honest.model_copy(update={"observation": seen, **fields})
+
+
+@pytest.mark.parametrize("target", [Target.NEURON, Target.CPU])
+@pytest.mark.parametrize("name", ["torch_neuronx", "neuronx_cc", "runtime", "neuron_driver"])
+@pytest.mark.parametrize("result", [Result.PASS, Result.FAIL])
+def test_simulator_is_known_by_its_versions(
+    campaign: Campaign, target: Target, name: str, result: Result
+) -> None:
+    """Whatever target a record names and whatever else is wrong with it, its packages betray the
+    stand-in: nothing is written."""
+    asked = papers.run("b/b", stack=papers.stack(target))
+    honest = papers.passing(asked) if result is Result.PASS else papers.failing(asked)
+    seen = honest.observation
+    assert seen is not None
+    versions = seen.versions.model_copy(update={name: "2.14.0.1+Simulator"})
+    forged = honest.model_copy(
+        update={"observation": seen.model_copy(update={"versions": versions})}
+    )
+    with pytest.raises(ResultsError, match="simulator"):
+        campaign.publish(papers.passing(), forged)
+    assert campaign.snapshot() == {}
+
+
+def test_simulator_is_known_by_the_stack_asked_for(campaign: Campaign) -> None:
+    """A stack that names the stand-in's versions is the stand-in's, before anything was seen."""
+    asked = papers.run(stack=papers.stack(torch_neuronx="2.14.0.1+simulator"))
+    with pytest.raises(ResultsError, match="simulator"):
+        campaign.publish(papers.erring(asked))
+    assert campaign.snapshot() == {}
+
+
 def test_too_many_records_are_refused(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> None:
     """A flood of files is refused unread."""
     monkeypatch.setattr(module, "MAX_RECORDS", 1)
@@ -386,17 +443,16 @@ def test_pass_of_an_excluded_model_is_unexpected(tmp_path: Path) -> None:
     assert "PASS on neuron" in page and "UNTESTED on Trainium: 1." in page
 
 
-def test_older_results_are_migrated_by_the_next_publication(
-    campaign: Campaign, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_older_results_are_migrated_by_the_next_publication(campaign: Campaign) -> None:
     """Files of an older schema are rewritten before new ones stand beside them."""
     campaign.publish(papers.passing())
+    since = ["runtime_peak_gb", "runtime_peak_source", "findings", "core_ids"]
+    since += ["backend_graphs", "cache_store", "tries"]
     for path in campaign.results.rglob("*.parquet"):
-        table = pq.read_table(path)
-        old = table.drop_columns(["cost_usd"]).replace_schema_metadata(None)
-        pq.write_table(old, path)
-    lift = {0: lambda rows: [row | {"cost_usd": None} for row in rows]}
-    monkeypatch.setattr(store, "MIGRATIONS", lift)
+        old = pq.read_table(path).drop_columns(since)
+        told = digest(old.to_pylist(), 1, old.column_names)
+        marks = {"trn_qualify.schema_version": "1", "trn_qualify.rows_sha256": told}
+        pq.write_table(old.replace_schema_metadata(marks), path)
     done = campaign.publish(papers.passing(papers.run("b/b")))
     assert done.added == 1
     for path in campaign.results.rglob("*.parquet"):
@@ -434,11 +490,35 @@ def test_rows_of_a_whole_campaign_come_back(campaign: Campaign) -> None:
 def test_import_is_light() -> None:
     """Publishing needs neither torch nor transformers nor pandas."""
     code = (
-        "import sys, pipeline.publish; "
-        "print([m for m in ('torch', 'transformers', 'pandas') if m in sys.modules])"
+        "import sys, pipeline.publish, pipeline.view, pipeline.tables; "
+        "heavy = ('torch', 'transformers', 'pandas', 'huggingface_hub', 'fsspec'); "
+        "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+NAMED = papers.stack(nki="0.7.0", runtime="2.35.30.0", driver="2.31.7.0", python="3.14")
+SEEN = {"nki": "0.7.0", "runtime": "2.35.30.0-ab12", "neuron_driver": "2.31.7.0"}
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"observation": {"device_peak_bytes": None}},
+        {"observation": {"cpu_fallback_ops": None}},
+        {"versions": {"torch_neuronx": "2.14.0.1.55+g1"}},
+        {"stack": NAMED, "versions": SEEN},
+        {"cache_keys": ()},
+        {"run_py": None},
+        {"cache": None, "runtime_peak_bytes": None},
+    ],
+)
+def test_a_proven_pass_is_published(campaign: Campaign, changes: Mapping[str, Any]) -> None:
+    """What may be unknown may be null, and a build number behind a version does no harm."""
+    done = campaign.publish(passed(changes))
+    assert (done.passed, done.problems) == (1, ())
 
 
 @pytest.mark.parametrize(
@@ -452,27 +532,91 @@ def test_import_is_light() -> None:
             {"observation": {"all_calls": CallCounts(graphs=0, compiled=0, restored=0)}},
             "cpu_fallback",
         ),
+        ({"observation": {"backend_graphs": 1}}, "cpu_fallback"),
+        ({"observation": {"backend_graphs": None}}, "inconclusive"),
+        (
+            {"findings": (Finding(signature="s", failure=Failure.CPU_FALLBACK, line="eager"),)},
+            "the log says: eager",
+        ),
         ({"versions": {"torch": "2.9.0"}}, "torch 2.14.0 and saw 2.9.0"),
         ({"versions": {"neuronx_cc": None}}, "neuronx-cc 2.28.7631.0 and saw None"),
         ({"versions": {"torch_neuronx": "2.14.0.10"}}, "saw 2.14.0.10"),
+        ({"stack": NAMED, "versions": SEEN | {"runtime": None}}, "runtime 2.35.30.0 and saw None"),
+        (
+            {"stack": NAMED, "versions": SEEN | {"neuron_driver": None}},
+            "neuron-driver 2.31.7.0 and saw None",
+        ),
+        (
+            {"stack": NAMED, "versions": SEEN | {"neuron_driver": "2.31.70.0"}},
+            "saw 2.31.70.0",
+        ),
+        ({"stack": NAMED, "versions": SEEN | {"nki": "0.6.0"}}, "nki 0.7.0 and saw 0.6.0"),
+        ({"stack": NAMED, "versions": SEEN | {"python": "3.13.1"}}, "python 3.14 and saw 3.13.1"),
+        (
+            {
+                "stack": papers.stack(torch_neuronx=None),
+                "versions": {"torch_neuronx": None},
+            },
+            "saw no torch-neuronx",
+        ),
+        ({"core_ids": (0,)}, "asked for: 2; ids of the cores it had: 0"),
+        ({"core_ids": (0, 0)}, "asked for: 2; ids of the cores it had: 0, 0"),
+        ({"core_ids": (0, 1, 2)}, "asked for: 2; ids of the cores it had: 0, 1, 2"),
+        (
+            {"observation": {"device_peak_bytes": (papers.GIB,)}},
+            "asked for: 2; cores whose memory it counted: 1",
+        ),
+        ({"observation": {"device_peak_bytes": (papers.GIB, 0)}}, "held no tensor"),
+        ({"cache_keys": ("fxgraph/ab/cd",)}, "not those of neuronx-cc: fxgraph/ab/cd"),
+        ({"run_py": "print('another')"}, "its script is"),
+        ({"exit_code": 1}, "exit code 1"),
+        ({"exit_code": None}, "exit code None"),
+        ({"observation": {"stage": Stage.GENERATE}}, "ended at stage generate"),
+        ({"observation": {"error_type": "OSError"}}, "exit code 0 and OSError"),
     ],
 )
 def test_a_pass_must_be_proven_by_its_own_evidence(
-    campaign: Campaign, changes: dict[str, Any], reason: str
+    campaign: Campaign, changes: Mapping[str, Any], reason: str
 ) -> None:
     """A record that only says PASS is not published, however well-formed it is."""
-    honest = papers.passing()
-    seen = honest.observation
-    assert seen is not None
-    seen = seen.model_copy(update=changes.get("observation", {}))
-    seen = seen.model_copy(
-        update={"versions": seen.versions.model_copy(update=changes.get("versions", {}))}
-    )
-    forged = honest.model_copy(
-        update={"observation": seen, "check": changes.get("check", honest.check)}
-    )
-    other = papers.passing(papers.run("org/other"))
-    published = campaign.publish(forged, other)
+    published = campaign.publish(passed(changes), papers.passing(papers.run("org/other")))
     assert published.passed == 1
     (problem,) = published.problems
     assert "says PASS, which its own evidence does not" in problem and reason in problem
+
+
+def test_a_device_run_without_core_ids_is_no_pass(campaign: Campaign) -> None:
+    """The runner writes down which cores it gave; a record without any was not made on a device."""
+    folder = papers.save(campaign.root / "in", [papers.passing(core_ids=())])
+    with pytest.raises(ResultsError, match="asked for: 1; ids of the cores it had: none"):
+        campaign.publish_from(folder)
+
+
+def test_a_pass_after_other_tries_keeps_them(campaign: Campaign) -> None:
+    """What came before it in the same attempt stands in history and on the page; it is a PASS."""
+    earlier = Try(
+        reason=TryReason.FIRST,
+        cores=1,
+        parallelism=Parallelism.NONE,
+        result=Result.FAIL,
+        stage=Stage.LOAD,
+        failure=Failure.DEVICE_OUT_OF_MEMORY,
+        signature=None,
+        error="no memory",
+        wall_s=30.0,
+        cache=None,
+    )
+    again = earlier.model_copy(update={"reason": TryReason.MORE_CORES, "cores": 2})
+    changes = {"reason": TryReason.OTHER_CORES, "tries": (earlier, again)}
+    done = campaign.publish(passed(changes))
+    assert (done.passed, done.failed, done.problems) == (1, 0, ())
+    assert [change.kind for change in done.changes] == [ChangeKind.NEW]
+    for rows in (read_current(campaign.results), read_history(campaign.results)):
+        (row,) = rows
+        assert [(one["reason"], one["cores"]) for one in row["tries"]] == [
+            ("first", 1),
+            ("more_cores", 2),
+        ]
+    assert "after out of memory on 1 core, then out of memory on 2 cores" in (
+        campaign.table.read_text()
+    )

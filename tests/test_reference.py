@@ -156,7 +156,9 @@ def test_a_failing_reference_is_told(inputs: Path, tokens: list[list[int]], tmp_
     """A checkpoint that the CPU cannot load gives a reason, not an exception."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen3"}))
     found = _compare(tmp_path, inputs, tokens)
-    assert isinstance(found, NoReference) and found.reason.startswith("the reference failed: ")
+    assert isinstance(found, NoReference) and found.reason.startswith(
+        "the reference ended with 1: "
+    )
 
 
 def test_a_slow_reference_is_ended(model: Path, inputs: Path, tokens: list[list[int]]) -> None:

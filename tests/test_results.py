@@ -16,7 +16,7 @@ import pytest
 
 from pipeline import results, rows
 from pipeline.errors import ResultsError
-from pipeline.record import Record, Run, write_atomically
+from pipeline.record import Record, Run, Try, write_atomically
 from pipeline.results import (
     SCHEMA,
     Row,
@@ -30,7 +30,7 @@ from pipeline.results import (
     row_of,
     write,
 )
-from pipeline.words import Failure, Result, Stage, Target
+from pipeline.words import Failure, Parallelism, Result, Stage, Target, TryReason
 from tests import papers
 from tests.papers import day
 
@@ -121,6 +121,45 @@ def test_pandas_reads_the_folder(tmp_path: Path) -> None:
     whole = pd.read_parquet(folder / "current")
     assert list(whole.columns) == SCHEMA.names
     assert (whole["tp"] == whole["neuron_cores"]).all()
+
+
+def after_a_try() -> Record:
+    """A PASS on two cores after the device's memory was full on one."""
+    earlier = Try(
+        reason=TryReason.FIRST,
+        cores=1,
+        parallelism=Parallelism.NONE,
+        result=Result.FAIL,
+        stage=Stage.LOAD,
+        failure=Failure.DEVICE_OUT_OF_MEMORY,
+        signature=None,
+        error="no memory",
+        wall_s=12.5,
+        cache=None,
+    )
+    asked = papers.run(placement=papers.placement(2))
+    return papers.passing(asked, reason=TryReason.MORE_CORES, tries=(earlier,), core_ids=(2, 3))
+
+
+def test_pandas_reads_tries(tmp_path: Path) -> None:
+    """The column of structs is one among the others for a reader of the folder."""
+    publish(tmp_path, after_a_try(), papers.passing(papers.run("z/z", stack=CPU)))
+    frame = pd.read_parquet(tmp_path / "current").set_index("model_id")
+    (earlier,) = frame.loc["Qwen/Qwen3-0.6B", "tries"]
+    assert (earlier["failure"], earlier["cores"]) == ("device_out_of_memory", 1)
+    assert len(frame.loc["z/z", "tries"]) == 0
+    assert list(frame.loc["Qwen/Qwen3-0.6B", "core_ids"]) == [2, 3]
+
+
+def test_tries_count_for_the_digest(tmp_path: Path) -> None:
+    """A row that differs in an earlier try alone is another row, in memory and from the disk."""
+    row = row_of(after_a_try())
+    other = {**row, "tries": [row["tries"][0] | {"cores": 4}]}
+    assert rows.digest([row]) != rows.digest([other])
+    write(prepare(tmp_path, [row]).files)
+    assert rows.digest(read_current(tmp_path)) == rows.digest([row])
+    assert len(prepare(tmp_path, [other]).added) == 1
+    assert prepare(tmp_path, [row]).added == ()
 
 
 def test_partitions_are_named_by_stack(tmp_path: Path) -> None:
@@ -263,8 +302,8 @@ def test_columns_limit_what_is_read(tmp_path: Path) -> None:
 
 
 def test_rows_come_back_as_they_went_in(tmp_path: Path) -> None:
-    """Parquet loses nothing: nulls, empty lists, nested lists, times."""
-    given = [row_of(papers.passing()), row_of(papers.failing(papers.run("b/b")))]
+    """Parquet loses nothing: nulls, empty lists, nested lists, structs, times."""
+    given = [row_of(after_a_try()), row_of(papers.failing(papers.run("b/b")))]
     write(prepare(tmp_path, given).files)
     assert read_current(tmp_path) == given
     assert read_history(tmp_path) == given
@@ -348,18 +387,81 @@ def test_alien_files_are_named(tmp_path: Path, damage: str) -> None:
     assert snapshot(tmp_path) == before
 
 
-def lift(old: list[Row]) -> list[Row]:
-    """Made-up version 0 had `cores`, and neither its two names nor `attempts`."""
-    lifted = []
-    for row in old:
-        row = dict(row)
-        cores = row.pop("cores")
-        lifted.append(row | {"neuron_cores": cores, "tp": cores, "attempts": None})
-    return lifted
+SINCE_2 = [
+    "runtime_peak_gb",
+    "runtime_peak_source",
+    "findings",
+    "core_ids",
+    "backend_graphs",
+    "cache_store",
+    "try_reason",
+    "tries",
+]
+"""Columns that version 2 brought."""
+
+
+def file_of_version_1(path: Path, given: list[Row], *, told: str | None = None) -> None:
+    """`given` as version 1 wrote them, with its marks; `told`: another digest than theirs."""
+    schema = pa.schema([field for field in SCHEMA if field.name not in SINCE_2])
+    old = [{name: row[name] for name in schema.names} | {"schema_version": 1} for row in given]
+    marks = {
+        b"trn_qualify.schema_version": b"1",
+        b"trn_qualify.rows_sha256": (told or rows.digest(old, 1, schema.names)).encode(),
+    }
+    path.parent.mkdir(parents=True)
+    pq.write_table(pa.Table.from_pylist(old, schema.with_metadata(marks)), path)
+
+
+def test_migration_rewrites_every_file(tmp_path: Path) -> None:
+    """Version 1 is read as today's rows at once, and rewritten so that all files have one schema.
+
+    What it did not write down is unknown, not none.
+    """
+    given = [row_of(papers.passing()), row_of(papers.failing(papers.run("b/b")))]
+    expected = [row | dict.fromkeys(SINCE_2) for row in given]
+    assert all(row["tries"] == [] for row in given)
+    history = tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet"
+    partition = papers.run().stack.run_id("a").partition
+    file_of_version_1(history, given)
+    file_of_version_1(tmp_path / "current" / partition, given)
+    assert read_history(tmp_path) == expected
+    assert read_current(tmp_path, ["tries", "result"]) == [
+        {"tries": None, "result": "PASS"},
+        {"tries": None, "result": "FAIL"},
+    ]
+    assert migrate(tmp_path) == [history, tmp_path / "current" / partition]
+    assert migrate(tmp_path) == []
+    for path in tmp_path.rglob("*.parquet"):
+        assert pq.read_schema(path).remove_metadata().equals(SCHEMA)
+    assert read_current(tmp_path) == expected
+    assert {row["schema_version"] for row in read_history(tmp_path)} == {rows.SCHEMA_VERSION}
+    assert rebuild(tmp_path) == [
+        tmp_path / "scripts" / f"{row['run_id']}.py" for row in sorted(expected, key=run_id)
+    ]
+
+
+def run_id(row: Row) -> str:
+    """Its run id."""
+    return str(row["run_id"])
+
+
+def test_version_1_has_the_columns_it_had() -> None:
+    """A row of version 1 is today's but for the columns that came since, whatever comes next."""
+    assert len(SCHEMA.names) - len(SINCE_2) == 64
+
+
+def test_edited_file_of_an_older_version_is_refused(tmp_path: Path) -> None:
+    """A migration does not make a row that was changed by hand one of ours."""
+    path = tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet"
+    file_of_version_1(path, [row_of(papers.passing())], told="0" * 64)
+    before = path.read_bytes()
+    with pytest.raises(ResultsError, match="not those it was written with"):
+        migrate(tmp_path)
+    assert path.read_bytes() == before
 
 
 def old_file(path: Path, given: list[Row]) -> None:
-    """`given` as version 0 would have written it: another schema and no metadata."""
+    """`given` in a schema that never was, and without marks: version 0."""
     fields = [field for field in SCHEMA if field.name not in ("neuron_cores", "tp", "attempts")] + [
         pa.field("cores", pa.int32())
     ]
@@ -368,23 +470,21 @@ def old_file(path: Path, given: list[Row]) -> None:
     pq.write_table(pa.Table.from_pylist(old, pa.schema(fields)), path)
 
 
-def test_migration_rewrites_every_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Older files are read as today's rows at once, and rewritten so that all have one schema."""
+def test_migrations_follow_each_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file several versions old is lifted step by step."""
+
+    def lift(old: list[Row]) -> list[Row]:
+        lifted = []
+        for row in old:
+            row = dict(row)
+            cores = row.pop("cores")
+            lifted.append(row | {"neuron_cores": cores, "tp": cores, "attempts": None})
+        return lifted
+
     monkeypatch.setitem(results.MIGRATIONS, 0, lift)
-    given = [row_of(papers.passing()), row_of(papers.failing(papers.run("b/b")))]
-    expected = [row | {"attempts": None} for row in given]
-    history = tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet"
-    partition = papers.run().stack.run_id("a").partition
-    old_file(history, given)
-    old_file(tmp_path / "current" / partition, given)
-    assert read_history(tmp_path) == expected
-    assert read_current(tmp_path, ["tp"]) == [{"tp": 1}, {"tp": 1}]
-    assert migrate(tmp_path) == [history, tmp_path / "current" / partition]
-    assert migrate(tmp_path) == []
-    for path in tmp_path.rglob("*.parquet"):
-        assert pq.read_schema(path).remove_metadata().equals(SCHEMA)
-    assert read_current(tmp_path) == expected
-    assert {row["schema_version"] for row in read_history(tmp_path)} == {rows.SCHEMA_VERSION}
+    old_file(tmp_path / "history" / "old.parquet", [row_of(papers.passing())])
+    (row,) = read_history(tmp_path)
+    assert (row["neuron_cores"], row["tp"], row["attempts"], row["tries"]) == (1, 1, None, None)
 
 
 def test_migration_that_forgets_a_column_is_refused(

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pipeline.errors import ResultsError
-from pipeline.record import Check, Generation, Observation, Record
+from pipeline.record import Check, Finding, Generation, Observation, Record, Try
 from pipeline.rows import (
     COLUMNS,
     SCHEMA,
@@ -21,7 +21,16 @@ from pipeline.rows import (
     row_of,
     unrecorded,
 )
-from pipeline.words import CpuMatch, Failure, Result, Stage, Target
+from pipeline.words import (
+    CacheState,
+    CpuMatch,
+    Failure,
+    Parallelism,
+    Result,
+    Stage,
+    Target,
+    TryReason,
+)
 from tests import papers
 from tests.papers import GIB, START, day
 
@@ -59,15 +68,19 @@ model_type: string
 parameters: int64
 checkpoint_bytes: int64
 estimated_gb: double
+runtime_peak_gb: double
+runtime_peak_source: string
 stage: string
 failure: string
 signature: string
+findings: list<item: string>
 runtime: string
 image: string
 extra_packages: list<item: string>
 target: string
 instance_type: string
 parallelism: string
+core_ids: list<item: int32>
 dtype: string
 prompts: list<item: string>
 generated_text: list<item: string>
@@ -82,10 +95,15 @@ generate_s: double
 tokens_per_s: double
 host_peak_gb: double
 graphs: int32
+backend_graphs: int32
 cache: string
 cache_keys: list<item: string>
+cache_store: string
 cpu_fallback_ops: list<item: string>
 attempts: int32
+try_reason: string
+tries: list<item: struct<reason: string, cores: int32, parallelism: string, stage: string, \
+result: string, failure: string, signature: string, error: string, wall_s: double, cache: string>>
 script_sha256: string
 run_url: string
 pipeline_commit: string
@@ -109,9 +127,18 @@ def test_every_column_is_documented() -> None:
 
 def test_row_of_a_pass_says_what_the_record_says() -> None:
     """Each value comes from the record, in the column's unit."""
-    asked = papers.run(placement=papers.placement(4), usd_per_hour=9.0, attempt=3)
-    seen = papers.observation(device_peak_bytes=(GIB, 3 * GIB, 2 * GIB))
-    record = papers.passing(asked, observation=seen, wall_s=1800.4, image="neuron:2.33")
+    asked = papers.run(placement=papers.placement(4), usd_per_hour=9.0, machine_cores=16, attempt=3)
+    seen = papers.observation(device_peak_bytes=(GIB, 3 * GIB, 2 * GIB, GIB), backend_graphs=3)
+    record = papers.passing(
+        asked,
+        observation=seen,
+        wall_s=1800.4,
+        image="neuron:2.33",
+        core_ids=(4, 5, 6, 7),
+        runtime_peak_bytes=(4 * GIB, 5 * GIB, 4 * GIB, 4 * GIB),
+        runtime_peak_source="sysfs",
+        cache_store="hf://buckets/example/graphs",
+    )
     row = row_of(record)
     expected: dict[str, Any] = {
         "model_id": "Qwen/Qwen3-0.6B",
@@ -125,8 +152,16 @@ def test_row_of_a_pass_says_what_the_record_says() -> None:
         "tp": 4,
         "parallelism": "tensor",
         "wall_s": 1800,
-        "cost_usd": pytest.approx(1800.4 / 3600 * 9.0),
+        "cost_usd": pytest.approx(1800.4 / 3600 * 9.0 * 4 / 16),
         "hbm_peak_gb": 3.0,
+        "runtime_peak_gb": 5.0,
+        "runtime_peak_source": "sysfs",
+        "core_ids": [4, 5, 6, 7],
+        "backend_graphs": 3,
+        "cache_store": "hf://buckets/example/graphs",
+        "try_reason": "first",
+        "tries": [],
+        "findings": [],
         "hbm_capacity_gb": 24.0,
         "host_peak_gb": 6.0,
         "estimated_gb": 1.5,
@@ -146,7 +181,7 @@ def test_row_of_a_pass_says_what_the_record_says() -> None:
         "cpu_fallback_ops": [],
         "attempts": 3,
         "tested_at": START,
-        "schema_version": 1,
+        "schema_version": 2,
         "run_py": papers.SCRIPT,
         "notes": "the smallest number of cores that holds it",
     }
@@ -159,6 +194,7 @@ def test_what_was_not_seen_is_null() -> None:
     row = row_of(papers.failing())
     unknown = ["hbm_peak_gb", "generate_s", "tokens_per_s", "graphs", "generated_text"]
     unknown += ["generated_tokens", "cpu_fallback_ops", "max_gap", "judge", "cost_usd"]
+    unknown += ["runtime_peak_gb", "runtime_peak_source", "cache_store"]
     assert {name: row[name] for name in unknown} == dict.fromkeys(unknown)
     assert row["prompts"] == list(papers.PROMPTS)
 
@@ -244,6 +280,126 @@ def test_oversized_rows_are_refused() -> None:
         row_of(papers.passing(run_py="#" * 5_000_000))
 
 
+def test_largest_honest_row_is_taken() -> None:
+    """A run at every limit of its papers is below the limit of a row."""
+    asked = papers.run(prompts=("x" * 400,) * 64, new_tokens=4096)
+    tokens = tuple(range(147_840, 151_936))
+    answers = tuple(
+        Generation(prompt=prompt, tokens=tokens, text="token " * 4096) for prompt in asked.prompts
+    )
+    earlier = tried(error="e" * 4000)
+    found = Finding(signature="s" * 40, failure=Failure.CPU_FALLBACK, line="l" * 4000)
+    record = papers.failing(
+        asked,
+        failure=Failure.CPU_FALLBACK,
+        stage=Stage.CHECK,
+        error="e" * 4000,
+        observation=papers.observation(generations=answers),
+        tries=(earlier,) * 5,
+        findings=(found,) * 100,
+        run_py="#" * 60_000,
+    )
+    assert len(canonical(row_of(record))) > 3 * 1024**2
+
+
+def tried(**changes: Any) -> Try:
+    """An earlier try that ran out of device memory on one core."""
+    fields: dict[str, Any] = {
+        "reason": TryReason.FIRST,
+        "cores": 1,
+        "parallelism": Parallelism.NONE,
+        "core_ids": (3,),
+        "result": Result.FAIL,
+        "stage": Stage.LOAD,
+        "failure": Failure.DEVICE_OUT_OF_MEMORY,
+        "signature": "hbm-full",
+        "error": "\x1b[31mRuntimeError: no memory",
+        "wall_s": 33.5,
+        "cache": CacheState.COLD,
+        "log": "log-1.txt",
+    }
+    return Try(**(fields | changes))
+
+
+def test_earlier_tries_stand_on_the_row() -> None:
+    """A PASS after a try that failed stays a PASS and says what came before, oldest first."""
+    asked = papers.run(placement=papers.placement(2))
+    second = tried(reason=TryReason.OTHER_CORES, failure=None, signature=None, error=None)
+    record = papers.passing(asked, reason=TryReason.MORE_CORES, tries=(tried(), second))
+    row = row_of(record)
+    assert row["result"] == "PASS"
+    first, then = row["tries"]
+    assert first == {
+        "reason": "first",
+        "cores": 1,
+        "parallelism": "none",
+        "stage": "load",
+        "result": "FAIL",
+        "failure": "device_out_of_memory",
+        "signature": "hbm-full",
+        "error": "RuntimeError: no memory",
+        "wall_s": 33.5,
+        "cache": "cold",
+    }
+    assert then == first | {
+        "reason": "other_cores",
+        "failure": None,
+        "signature": None,
+        "error": None,
+    }
+
+
+def test_findings_stand_on_the_row() -> None:
+    """Each with the signature that found it; a log that nobody read is not one without findings."""
+    found = Finding(signature="fell-back", failure=Failure.CPU_FALLBACK, line="\x1b[1mran eager")
+    row = row_of(papers.failing(findings=(found,)))
+    assert row["findings"] == ["fell-back: ran eager"]
+    assert row_of(papers.failing())["findings"] == []
+    unread = [close(papers.unended()), unrecorded(papers.run(), START)]
+    assert [row_of(record)["findings"] for record in unread] == [None, None]
+
+
+@pytest.mark.parametrize("cores", [1, 3])
+def test_peak_of_the_fullest_core_needs_all_cores(cores: int) -> None:
+    """Where a core was not counted, the fullest one is not known, and neither is its source."""
+    asked = papers.run(placement=papers.placement(2))
+    counted = (GIB,) * cores
+    seen = papers.observation(device_peak_bytes=counted)
+    row = row_of(
+        papers.passing(
+            asked, observation=seen, runtime_peak_bytes=counted, runtime_peak_source="sysfs"
+        )
+    )
+    names = ("hbm_peak_gb", "runtime_peak_gb", "runtime_peak_source")
+    assert [row[name] for name in names] == [None, None, None]
+
+
+@pytest.mark.parametrize(
+    ("store", "public"),
+    [
+        ("hf://buckets/org/graphs", True),
+        ("s3://bucket/pre.fix/x_1", True),
+        ("http://localhost:8080/graphs/", True),
+        ("https://user:secret@example.org/graphs", False),
+        ("https://example.org/graphs?sig=secret", False),
+        ("/var/cache/graphs", False),
+        ("file:///var/cache/graphs", False),
+        ("hf://x; rm -rf ~", False),
+        ("hf://x\nhf://y", False),
+        ("hf://x`", False),
+        ("", False),
+    ],
+)
+def test_only_a_public_address_of_a_store_is_kept(store: str, public: bool) -> None:
+    """Rows are public: no password, no signed address, nothing that a shell would take apart."""
+    assert row_of(papers.passing(cache_store=store))["cache_store"] == (store if public else None)
+
+
+def test_off_the_device_there_are_no_core_ids() -> None:
+    """A run without cores of a device has none, which is not the empty set of them."""
+    assert row_of(papers.passing(papers.run(stack=papers.stack(Target.CPU))))["core_ids"] is None
+
+
 def test_unended_record_has_no_row() -> None:
     """A record without a result must be closed first."""
     with pytest.raises(ResultsError, match="not ended"):
@@ -287,6 +443,7 @@ def test_digest_depends_on_every_column_and_on_order() -> None:
     row, other = row_of(papers.passing()), row_of(papers.failing())
     digests = {digest([row]), digest([row, other]), digest([other, row])}
     changed: dict[str, object] = {"tested_at": day(9), "prompts": ["x"], "generated_tokens": [[1]]}
+    changed["tries"] = [{"reason": "first"}]
     for name in SCHEMA.names:
         digests.add(digest([row | {name: changed.get(name, "other")}]))
     assert len(digests) == 3 + len(SCHEMA.names)

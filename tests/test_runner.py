@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -20,9 +21,11 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import cache, runner, script
+from pipeline import cache, log, runner, script
+from pipeline.pool import Lease
 from pipeline.record import Record, Run, read, unfinished
-from pipeline.words import Failure, Result, Stage, Target
+from pipeline.store import open_store
+from pipeline.words import Failure, Result, Stage, Target, TryReason
 from tests import papers
 from tests.conftest import ROOT
 
@@ -48,13 +51,14 @@ class Execute:
     """Runs a script's text as if the template had rendered it; keeps what the harness said."""
 
     def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.settings = runner.Settings(tmp_path / "records", tmp_path / "store", None, "nobody")
+        store = open_store(str(tmp_path / "store"))
+        self.settings = runner.Settings(tmp_path / "records", store, None, "nobody")
         self.monkeypatch = monkeypatch
         self.said: list[str] = []
 
-    def __call__(self, text: str, **changes: Any) -> Record:
+    def __call__(self, text: str, lease: Lease | None = None, **changes: Any) -> Record:
         self.monkeypatch.setattr(script, "render", lambda _: JOURNAL + textwrap.dedent(text))
-        return runner.run(_asked(**changes), self.settings, self.said.append)
+        return runner.run(_asked(**changes), self.settings, self.said.append, lease)
 
 
 @pytest.fixture
@@ -164,11 +168,11 @@ def test_log_is_bounded_and_keeps_both_ends(execute: Execute, tmp_path: Path) ->
         """
     )
     (path,) = (tmp_path / "records").glob("*/*/log.txt")
-    log = path.read_text()
-    assert len(log) <= runner.LOG_HEAD + runner.LOG_TAIL + 100
-    assert log.startswith("the beginning")
-    assert log.endswith("the end\n")
-    assert "bytes left out" in log
+    kept = path.read_text()
+    assert len(kept) <= log.LOG_HEAD + log.LOG_TAIL + 100
+    assert kept.startswith("the beginning")
+    assert kept.endswith("the end\n")
+    assert "bytes left out" in kept
 
 
 def test_secrets_are_never_kept(
@@ -220,6 +224,69 @@ def test_each_attempt_has_its_own_folder(execute: Execute, tmp_path: Path) -> No
     assert read(Record, folder / "2" / "record.json") == second
 
 
+def test_tries_of_one_run_share_a_record(execute: Execute, tmp_path: Path) -> None:
+    """A second try goes on with the record: it keeps the first one, and the first one's log."""
+    first = execute("tell(stage='load'); print('the first'); sys.exit(1)")
+    lease = Lease((), reason=TryReason.OTHER_CORES, previous=first)
+    second = execute("print('the second'); os.kill(os.getpid(), 11)", lease)
+    third = execute("pass", Lease((), reason=TryReason.CLEAN_CACHE, previous=second))
+    assert _left(tmp_path) == third
+    assert third.reason is TryReason.CLEAN_CACHE
+    assert [(one.reason, one.stage, one.failure, one.log) for one in third.tries] == [
+        (TryReason.FIRST, Stage.LOAD, Failure.LOAD_ERROR, "log-1.txt"),
+        (TryReason.OTHER_CORES, Stage.DOWNLOAD, Failure.CRASH, "log-2.txt"),
+    ]
+    (folder,) = (tmp_path / "records").glob("*/*")
+    assert (folder / "log-1.txt").read_text() == "the first\n"
+    assert (folder / "log-2.txt").read_text() == "the second\n"
+    # What the first try told is not taken for the third one's.
+    assert third.observation is None
+
+
+def test_a_machine_without_cores_leaves_a_record(execute: Execute) -> None:
+    """What the pool cannot place is recorded with its reason, and nothing is started."""
+    lease = Lease((), failure=Failure.DEVICE_UNAVAILABLE, error="no device")
+    record = execute("raise SystemExit('it was started')", lease)
+    assert (record.stage, record.failure) == (Stage.PLAN, Failure.DEVICE_UNAVAILABLE)
+    assert (record.error, record.log) == ("no device", None)
+
+
+def test_a_telling_line_is_found_wherever_it_stands(execute: Execute) -> None:
+    """A line that speaks against the run is found in the part of a log that is not kept, too."""
+    record = execute(
+        """
+        tell(stage="load")
+        print("x" * 300_000)
+        print("y" * 70_000 + "Falling back to original GraphModule execution" + "y" * 70_000)
+        for number in range(30000):
+            print(f"line {number} " + "x" * 50)
+        sys.exit(1)
+        """
+    )
+    (finding,) = record.findings
+    assert finding.failure is Failure.CPU_FALLBACK
+    assert "Falling back to original GraphModule execution" in finding.line
+
+
+def test_compiling_ends_with_the_stage(execute: Execute) -> None:
+    """The pool learns that a run compiles no more once it generates, at the latest at its end."""
+    calls: list[Stage] = []
+    lease = Lease((), compiled=lambda: calls.append(Stage.DONE))
+    execute("tell(stage='generate'); time.sleep(1); sys.exit(1)", lease)
+    assert len(calls) >= 2
+    calls.clear()
+    execute("tell(stage='compile'); time.sleep(1); sys.exit(1)", lease)
+    assert len(calls) == 1
+
+
+def test_a_stop_ends_the_script(execute: Execute) -> None:
+    """A stop of the harness ends what runs; the record says that it was interrupted."""
+    threading.Timer(1.0, execute.settings.stop.set).start()
+    record = execute("tell(stage='compile'); time.sleep(600)")
+    assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
+    assert record.error == runner.INTERRUPTED
+
+
 def test_a_refusal_becomes_a_record(tmp_path: Path) -> None:
     """What planning refused needs no device: its record is the refusal."""
     settings = runner.Settings(tmp_path, None, None, "nobody")
@@ -241,7 +308,7 @@ def test_another_script_than_planned(execute: Execute) -> None:
 def test_a_fault_of_ours_is_recorded(execute: Execute, monkeypatch: pytest.MonkeyPatch) -> None:
     """An exception in the harness costs this run, not the next ones, and is named."""
 
-    def broken(*_: object) -> None:
+    def broken(*_: object, **__: object) -> None:
         raise KeyError("our own mistake")
 
     monkeypatch.setattr(cache, "restore", broken)
@@ -253,12 +320,13 @@ def test_a_fault_of_ours_is_recorded(execute: Execute, monkeypatch: pytest.Monke
 HARNESS = """
 import sys
 from pathlib import Path
-from pipeline import cache, runner, script
+from pipeline import cache, processes, runner, script
 from tests import papers
 from tests.test_runner import JOURNAL, _asked
 script.render = lambda _: JOURNAL + Path(sys.argv[1]).read_text()
 settings = runner.Settings(Path(sys.argv[2]), None, None, "nobody")
-runner.run(_asked(), settings, print)
+with processes.stopping(settings.stop):
+    runner.run(_asked(), settings, print)
 """
 
 

@@ -115,9 +115,9 @@ def test_constants_are_what_was_asked() -> None:
         constants: dict[str, Any] = {}
         for node in ast.parse(script.render(run)).body:
             if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name):
-                constants[node.targets[0].id] = (
-                    None if node.targets[0].id == "Counts" else ast.literal_eval(node.value)
-                )
+                name = node.targets[0].id
+                if name not in ("Counts", "INSTALL"):
+                    constants[name] = ast.literal_eval(node.value)
         assert run.placement is not None
         assert tuple(constants["PROMPTS"]) == run.prompts
         assert constants["MODEL_ID"] == run.model_id
@@ -156,7 +156,7 @@ def test_only_what_the_run_needs() -> None:
     one = by_kind[Target.CPU, 1, False, Task.TEXT_GENERATION]
     assert not any(word in one for word in ("init_process_group", "experts", "neuron.", "PIL"))
     split = by_kind[Target.NEURON, 4, True, Task.IMAGE_TEXT_TO_TEXT]
-    for word in ('init_process_group("neuron")', "ep_size=CORES", "all_reduce", "batched_mm"):
+    for word in ("init_process_group", "ep_size=CORES", "all_reduce", "batched_mm"):
         assert word in split
     assert "NEURON_RT_VISIBLE_CORES" in split
     assert "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION" in split

@@ -8,12 +8,21 @@ from typing import Any
 
 import pytest
 
-from pipeline import tables
+from pipeline import cache, tables
 from pipeline.errors import ResultsError
-from pipeline.record import Check
+from pipeline.record import Check, Finding, Try
 from pipeline.rows import Row, close, row_of, unrecorded
 from pipeline.tables import compatibility, text, url
-from pipeline.words import CpuMatch, English, Failure, Parallelism, Stage, Target
+from pipeline.words import (
+    CpuMatch,
+    English,
+    Failure,
+    Parallelism,
+    Result,
+    Stage,
+    Target,
+    TryReason,
+)
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
 
@@ -74,13 +83,15 @@ def test_line_of_a_pass() -> None:
     """Result, placement, time, memory, check, date, stack and script stand on one line."""
     asked = papers.run(placement=papers.placement(4))
     check = Check(english=English.FLUENT, cpu_match=CpuMatch.NEAR_TIE, max_gap=0.12)
-    made = page(row_of(papers.passing(asked, check=check, wall_s=3 * 3600 + 61)))
+    seen = papers.observation(device_peak_bytes=(3 * papers.GIB // 2,) * 4)
+    record = papers.passing(asked, check=check, wall_s=3 * 3600 + 61, observation=seen)
+    made = page(row_of(record))
     assert line_of(made, "Qwen/Qwen3-0.6B") == {
         "model": "`Qwen/Qwen3-0.6B`",
         "result": "PASS",
         "cores": "4, tensor",
         "time": "3 h 01 min",
-        "peak memory": "1.5 of 24 GiB a core",
+        "peak memory": "tensors 1.5 of 24 GiB a core",
         "check": "tokens near_tie (0.12 nats), text fluent",
         "tested": "2026-11-30",
         "stack": "neuronx-cc 2.28.7631.0, transformers 5.24.0, torch 2.14.0",
@@ -94,6 +105,112 @@ def test_memory_says_which() -> None:
     """Without device counters the host's peak is shown as the host's."""
     made = page(row_of(papers.passing(papers.run(stack=CPU))))
     assert line_of(made, "Qwen/Qwen3-0.6B")["peak memory"] == "6 GiB host"
+
+
+def test_both_counts_of_memory_stand_beside_each_other() -> None:
+    """The allocator's and the runtime's count never stand for one another."""
+    both = papers.passing(papers.run("a/a"), runtime_peak_bytes=(3 * papers.GIB,))
+    seen = papers.observation(device_peak_bytes=None)
+    one = papers.passing(papers.run("b/b"), observation=seen, runtime_peak_bytes=(2 * papers.GIB,))
+    made = page(row_of(both), row_of(one))
+    assert line_of(made, "a/a")["peak memory"] == "tensors 1.5, runtime 3 of 24 GiB a core"
+    assert line_of(made, "b/b")["peak memory"] == "runtime 2 of 24 GiB a core"
+    assert made.index('"runtime"') < made.index("| model |")
+
+
+@pytest.mark.parametrize(
+    ("operators", "told"),
+    [
+        (None, "tokens near_tie (0.12 nats), operators on the host: unknown"),
+        ((), "tokens near_tie (0.12 nats)"),
+        (("aten::a",), "tokens near_tie (0.12 nats), operators on the host: aten&#58;&#58;a"),
+        (
+            ("a", "b", "c", "d"),
+            "tokens near_tie (0.12 nats), operators on the host: a, b, c, 1 more",
+        ),
+    ],
+)
+def test_operators_on_the_host(operators: tuple[str, ...] | None, told: str) -> None:
+    """What ran on the host is named; what nobody knows is unknown, not none."""
+    seen = papers.observation(cpu_fallback_ops=operators)
+    made = page(row_of(papers.passing(observation=seen)))
+    assert line_of(made, "Qwen/Qwen3-0.6B")["check"] == told
+    before = page(row_of(papers.failing()))
+    assert line_of(before, "Qwen/Qwen3-0.6B")["check"] == "not run"
+
+
+def tried(**changes: Any) -> Try:
+    """An earlier try that ran out of device memory on one core."""
+    fields: dict[str, Any] = {
+        "reason": TryReason.FIRST,
+        "cores": 1,
+        "parallelism": Parallelism.NONE,
+        "result": Result.FAIL,
+        "stage": Stage.LOAD,
+        "failure": Failure.DEVICE_OUT_OF_MEMORY,
+        "signature": None,
+        "error": "no memory",
+        "wall_s": 1.0,
+        "cache": None,
+    }
+    return Try(**(fields | changes))
+
+
+def test_earlier_tries_stand_beside_the_cores() -> None:
+    """A reader sees that fewer cores were tried first, or that the first ones were sick."""
+    asked = papers.run(placement=papers.placement(2))
+    sick = tried(
+        reason=TryReason.MORE_CORES,
+        cores=2,
+        result=Result.ERROR,
+        failure=Failure.DEVICE_FAULT,
+    )
+    record = papers.passing(asked, reason=TryReason.OTHER_CORES, tries=(tried(), sick))
+    made = page(row_of(record))
+    assert line_of(made, "Qwen/Qwen3-0.6B")["cores"] == (
+        "2, tensor (after out of memory on 1 core, then device fault on 2 cores)"
+    )
+    old = page(row_of(papers.passing(asked)) | {"tries": None})
+    assert line_of(old, "Qwen/Qwen3-0.6B")["cores"] == "2, tensor"
+
+
+def test_findings_stand_in_the_cause() -> None:
+    """What the log says against a run is told once, after the error if that is another."""
+    found = [
+        Finding(signature=name, failure=Failure.CPU_FALLBACK, line=line)
+        for name, line in (("fell-back", "Falling back"), ("skipped", "Compilation skipped"))
+    ]
+    guard = papers.failing(
+        papers.run("a/a"),
+        failure=Failure.CPU_FALLBACK,
+        error="the log says: Falling back",
+        findings=tuple(found),
+    )
+    crash = papers.failing(papers.run("b/b"), error="IndexError: 7", findings=tuple(found[1:]))
+    made = page(row_of(guard), row_of(crash))
+    also = "the log also says skipped: Compilation skipped"
+    assert line_of(made, "a/a", "cause")["cause"] == f"the log says: Falling back; {also}"
+    assert line_of(made, "b/b", "cause")["cause"] == f"IndexError: 7; {also}"
+
+
+def test_readers_command_for_compiled_graphs() -> None:
+    """One command a store and compiler version; no store, no section and no promise of one."""
+    store = "hf://buckets/example/graphs"
+    old = papers.stack(neuronx_cc="2.27.5334.0")
+    records = [
+        papers.passing(papers.run("a/a"), cache_store=store),
+        papers.passing(papers.run("b/b"), cache_store=store),
+        papers.passing(papers.run("a/a", stack=old), cache_store=store),
+        papers.passing(papers.run("c/c")),
+    ]
+    made = page(*map(row_of, records))
+    block = made[made.index("## Compiled graphs") :].split("```")[1]
+    assert block.strip().split("\n")[1:] == [
+        cache.reader_command(store, "neuronxcc", version, ())
+        for version in ("2.27.5334.0", "2.28.7631.0")
+    ]
+    without = page(row_of(papers.passing()))
+    assert "ompiled-graphs" not in without and "ompiled graphs" not in without
 
 
 def test_cpu_results_are_kept_apart() -> None:
@@ -219,6 +336,13 @@ def test_order_of_rows_does_not_matter() -> None:
     assert [row[0] for row in results[1:]] == ["`A/a`", "`a/b`", "`b/b`", "`Z/z`"]
 
 
+def test_a_store_cannot_leave_its_code_block() -> None:
+    """An address that would end the block is not shown, whatever a row holds."""
+    row = row_of(papers.passing())
+    for store in ("hf://a/```", "hf://a\n```\n# heading", "hf://a/\u202e"):
+        assert page(row | {"cache_store": store}) == page(row)
+
+
 HOSTILE = [
     "a | b || c \\| d \\\\| e",
     "<script>alert(1)</script></details><!--",
@@ -240,8 +364,12 @@ def test_hostile_text_breaks_nothing(hostile: str) -> None:
     record = papers.failing(papers.run("a/a"), error=hostile)
     row = row_of(record) | {"failure": hostile, "stage": hostile, "cpu_match": hostile}
     row |= {"english": hostile, "parallelism": hostile, "task": hostile, "error": hostile}
+    row |= {"findings": [hostile], "cpu_fallback_ops": [hostile], "result": "FAIL"}
+    row |= {"tries": [{"cores": 1, "failure": hostile, "result": "FAIL"}]}
     plain = row_of(record) | dict.fromkeys(["failure", "stage", "cpu_match", "english"], "x")
     plain |= {"parallelism": "x", "task": "x", "error": "x"}
+    plain |= {"findings": ["x"], "cpu_fallback_ops": ["x"]}
+    plain |= {"tries": [{"cores": 1, "failure": "x", "result": "FAIL"}]}
     wishes = [
         View(models=(Wanted("b/b", note=note), Wanted(name)), excluded=(Banned("c/c", note, note),))
         for note, name in ((hostile, hostile), ("x", "x/x"))

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from pipeline import verdict
-from pipeline.record import CallCounts, Check, Generation, Observation, Run
+from pipeline.record import CallCounts, Check, Finding, Generation, Observation, Run
 from pipeline.reference import NoReference, Reference, Step
-from pipeline.words import CpuMatch, English, Failure, Task
+from pipeline.words import CpuMatch, English, Failure, Task, Target
 from tests import papers
 
 NONE = CallCounts(graphs=0, compiled=0, restored=0)
@@ -41,7 +41,14 @@ def _seen(**changes: Any) -> Observation:
         ({"second_call": CallCounts(graphs=1, compiled=1, restored=0)}, Failure.RECOMPILED),
         ({"second_call": CallCounts(graphs=0, compiled=1, restored=0)}, Failure.RECOMPILED),
         ({"second_call": CallCounts(graphs=1, compiled=0, restored=1)}, Failure.RECOMPILED),
-        ({"all_calls": CallCounts(graphs=4, compiled=4, restored=0)}, Failure.RECOMPILED),
+        (
+            {"all_calls": CallCounts(graphs=4, compiled=4, restored=0), "backend_graphs": 4},
+            Failure.RECOMPILED,
+        ),
+        ({"backend_graphs": 3}, None),
+        ({"backend_graphs": 1}, Failure.CPU_FALLBACK),
+        ({"backend_graphs": 0}, Failure.CPU_FALLBACK),
+        ({"backend_graphs": None}, Failure.INCONCLUSIVE),
         ({"first_call": None}, Failure.HARNESS),
         ({"second_call": None}, Failure.HARNESS),
         ({"all_calls": None}, Failure.HARNESS),
@@ -62,6 +69,22 @@ def _seen(**changes: Any) -> Observation:
 def test_guards(changes: dict[str, Any], failure: Failure | None) -> None:
     """Each guard fails the run by itself, whatever the CPU said; without one it passes."""
     assert verdict.decide(ONE_CORE, _seen(**changes), MATCH).failure is failure
+
+
+def test_a_finding_outweighs_the_tokens() -> None:
+    """A line of the log decides, whatever the tokens; one of the machine before one of the model."""
+    fallback = Finding(signature="a", failure=Failure.CPU_FALLBACK, line="ran eager")
+    fault = Finding(signature="b", failure=Failure.DEVICE_FAULT, line="memory error")
+    told = verdict.decide(ONE_CORE, _seen(), MATCH, [fallback])
+    assert told == verdict.Verdict(Failure.CPU_FALLBACK, "the log says: ran eager")
+    told = verdict.decide(ONE_CORE, _seen(), MATCH, [fallback, fault])
+    assert told == verdict.Verdict(Failure.DEVICE_FAULT, "the log says: memory error")
+
+
+def test_the_cpu_has_no_list_of_graphs() -> None:
+    """Off the device nobody is asked how many graphs the backend made."""
+    asked = papers.run(stack=papers.stack(Target.CPU))
+    assert verdict.decide(asked, _seen(backend_graphs=None), MATCH).failure is None
 
 
 @pytest.mark.parametrize(("agree", "failure"), [(True, None), (False, "w"), (None, "w")])

@@ -7,6 +7,7 @@ fast and no reading command ever needs torch.
 from pipeline.cli import planning  # isort: skip -- commands are documented in the order of imports
 from pipeline.cli import running  # isort: skip
 from pipeline.cli import reading  # isort: skip
+from pipeline.cli import doctoring  # isort: skip
 from pipeline.cli.group import main
 
-__all__ = ["main", "planning", "reading", "running"]
+__all__ = ["doctoring", "main", "planning", "reading", "running"]

@@ -28,9 +28,11 @@ from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.catalog import Catalog
+    from pipeline.estimate import Past
     from pipeline.placement import Checkpoint
     from pipeline.plan import Earlier, Request
     from pipeline.record import Plan, Refusal, Run
+    from pipeline.results import Row
 
 
 @main.command(short_help="Check the model list.")
@@ -85,7 +87,10 @@ def validate(list_path: Path, as_json: bool) -> None:
 )
 @click.option("--force", is_flag=True, help="Plan what is selected whether it is due or not.")
 @click.option(
-    "--budget", type=click.FloatRange(min=0), metavar="MINUTES", help="Machine time to stay within."
+    "--budget",
+    type=click.FloatRange(min=0),
+    metavar="MINUTES",
+    help="Machine time to stay within: the sum of what all jobs are expected to take.",
 )
 @click.option("--output", type=path(dir_okay=False), help="Write the plan to this file, too.")
 @json_option
@@ -181,23 +186,14 @@ def _earlier(results: Path) -> dict[str, Earlier]:
     from pipeline.plan import Earlier
     from pipeline.words import Failure, Result, Stage
 
-    columns = [
-        "run_id",
-        "result",
-        "failure",
-        "stage",
-        "tested_at",
-        "revision",
-        "script_sha256",
-        "wall_s",
-        "cache_keys",
-    ]
     attempts = store.last_attempts(results)
-    inconclusive = any(last.failure is Failure.INCONCLUSIVE for last in attempts.values())
-    tried = ["run_id", "tested_at", "revision", "script_sha256"]
-    history = store.read_history(results, tried) if inconclusive else []
-    history.sort(key=lambda row: row["tested_at"])
-    newest = {row["run_id"]: row for row in history}
+    newest = {}
+    past: dict[str, list[Past]] = {}
+    history = store.read_history(results, [*_PAST_COLUMNS, "revision"])
+    for row in sorted(history, key=lambda row: row["tested_at"]):
+        newest[row["run_id"]] = row
+        past.setdefault(row["run_id"], []).append(_past(row))
+    columns = [*_PAST_COLUMNS, "revision", "cache_keys"]
     earlier = {}
     for row in store.read_current(results, columns):
         last = attempts.get(row["run_id"])
@@ -222,8 +218,44 @@ def _earlier(results: Path) -> dict[str, Earlier]:
             last_stage=last.stage,
             last_at=last.tested_at,
             errors=last.errors,
+            past=tuple(past[row["run_id"]]),
         )
     return earlier
+
+
+_PAST_COLUMNS = (
+    "run_id",
+    "tested_at",
+    "result",
+    "stage",
+    "failure",
+    "target",
+    "script_sha256",
+    "checkpoint_bytes",
+    "wall_s",
+    "compile_s",
+    "cache",
+)
+"""What a row tells of time: estimate.Past."""
+
+
+def _past(row: Row) -> Past:
+    from pipeline.estimate import Past
+    from pipeline.words import CacheState, Failure, Result, Stage, Target
+
+    return Past(
+        run_id=row["run_id"],
+        tested_at=row["tested_at"],
+        result=Result(row["result"]),
+        stage=Stage(row["stage"]),
+        failure=Failure(row["failure"]) if row["failure"] else None,
+        target=Target(row["target"]) if row["target"] else None,
+        script_sha256=row["script_sha256"],
+        checkpoint_bytes=row["checkpoint_bytes"],
+        wall_s=row["wall_s"],
+        compile_s=row["compile_s"],
+        cache=CacheState(row["cache"]) if row["cache"] else None,
+    )
 
 
 def one_run(
@@ -247,43 +279,70 @@ def one_run(
 
 
 def _plan_table(made: Plan) -> str:
+    """Jobs with their runs, what is refused, what is left out; models by id if of one stack."""
     from pipeline.view import columns
+    from pipeline.words import RunId
+
+    ids = [*(run.run_id for run in made.runs), *(skip.run_id for skip in made.skipped)]
+    stacks = {run_id.partition("@")[2] for run_id in ids}
+    alone = len(stacks) == 1
+
+    def name(run_id: str) -> str:
+        return RunId.parse(run_id).model_id if alone else run_id
 
     lines = []
-    for job in made.jobs:
-        minutes = sum(run.estimated_s for run in job.runs) / 60
+    if made.jobs:
+        whole = sum(job.estimated_s for job in made.jobs)
+        runs = [run for job in made.jobs for run in job.runs]
         lines.append(
-            f"job {job.job_id} on {', '.join(job.labels)}: {count(job.runs, 'run')}, "
-            f"about {minutes:.0f} machine-minutes"
+            f"{count(runs, 'run')} in {count(made.jobs, 'job')}, about {_minutes(whole)} min of "
+            "machine time"
         )
-        cells = [("run", "cores", "GiB/core", "minutes", "why")]
+    else:
+        lines.append("nothing is planned" if not made.refused else "nothing to run")
+    if alone:
+        versions = [part.replace("-", " ", 1) for part in stacks.pop().split("@")]
+        lines.append(f"stack: {', '.join(versions)}")
+    for job in made.jobs:
+        machine = job.machine
+        lines += [
+            "",
+            f"job {job.job_id} on {', '.join(job.labels)}: {count(job.runs, 'run')}, "
+            f"about {_minutes(job.estimated_s)} min, {_minutes(job.limit_s)} at most",
+            f"  machine: {_cores(machine.cores)}, {machine.host_bytes / 2**30:.0f} GiB of host "
+            f"memory, {machine.compilations} compiling at once",
+        ]
+        cells = [("run", "cores", "GiB/core", "host GiB", "minutes", "limit", "why")]
         for run in job.runs:
             placed = run.placement
             assert placed is not None
             cells.append(
                 (
-                    run.run_id,
+                    name(run.run_id),
                     f"{placed.cores} {placed.parallelism}" if placed.cores > 1 else "1",
                     f"{placed.core_bytes / 2**30:.1f}",
-                    f"{run.estimated_s / 60:.0f}",
+                    "?" if run.host_bytes is None else f"{run.host_bytes / 2**30:.0f}",
+                    _minutes(run.estimated_s),
+                    _minutes(run.limit_s),
                     run.reason,
                 )
             )
         lines += [f"  {line}" for line in columns(cells)]
-    for title, pairs in (
-        (
-            "refused",
-            [
-                (run.run_id, f"{r.failure}: {r.reason}")
-                for run in made.refused
-                if (r := run.refusal)
-            ],
-        ),
-        ("not planned", [(skip.run_id, skip.reason) for skip in made.skipped]),
-    ):
+    refused = [
+        (name(run.run_id), f"{r.failure}: {r.reason}") for run in made.refused if (r := run.refusal)
+    ]
+    skipped = [(name(skip.run_id), skip.reason) for skip in made.skipped]
+    for title, pairs in (("refused", refused), ("not planned", skipped)):
         if pairs:
-            lines.append(f"{title}: {len(pairs)}")
+            lines += ["", f"{title}: {len(pairs)}"]
             lines += [f"  {line}" for line in columns(pairs)]
-    if not made.jobs and not made.refused:
-        lines.insert(0, "nothing is planned")
     return "\n".join(lines)
+
+
+def _cores(number: int) -> str:
+    return "1 core" if number == 1 else f"{number} cores"
+
+
+def _minutes(seconds: float) -> str:
+    """Whole minutes, "<1" for what would read as none."""
+    return f"{seconds / 60:.0f}" if seconds >= 30 else "<1"

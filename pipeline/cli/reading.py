@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 from pathlib import Path
+from shutil import get_terminal_size
 
 import click
 
@@ -78,15 +79,27 @@ def publish(
 @main.command(short_help="Show published results.")
 @click.argument("model", required=False)
 @results_option
+@click.option(
+    "--failures", is_flag=True, help="Group what did not pass by its cause, with what to do."
+)
 @json_option
-def show(model: str | None, results: Path, as_json: bool) -> None:
+def show(model: str | None, results: Path, failures: bool, as_json: bool) -> None:
     """Show the current results, or everything about MODEL (a model id, run id or glob)."""
     from pipeline import view
 
     rows = view.rows(results, model)
-    if as_json:
+    if failures and as_json:
+        print_json(view.plain_failures(rows))
+    elif failures:
+        click.echo(view.failures(rows, _width()))
+    elif as_json:
         print_json([view.plain(row) for row in rows])
     elif model:
-        click.echo("\n\n".join(view.details(row) for row in rows))
+        click.echo("\n\n".join(view.details(row, _width()) for row in rows))
     else:
-        click.echo(view.table(rows))
+        click.echo(view.table(rows, _width()))
+
+
+def _width() -> int:
+    """Columns to write for: those of the terminal within what is readable; 120 where none is."""
+    return max(80, min(160, get_terminal_size((120, 24)).columns))

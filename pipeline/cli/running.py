@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,8 +29,8 @@ from pipeline.cli.planning import one_run
 from pipeline.errors import EnvironmentFault, RunsFailed
 
 if TYPE_CHECKING:
-    from pipeline.catalog import Catalog
-    from pipeline.record import Record, Run
+    from pipeline.catalog import Catalog, Runner
+    from pipeline.record import Job, Machine, Record, Run
     from pipeline.runner import Settings
 
 
@@ -41,12 +43,17 @@ if TYPE_CHECKING:
 @stack_option
 @click.option(
     "--store",
-    type=path(file_okay=False),
-    default=Path("build/graphs"),
-    show_default=True,
-    help="Store of compiled graphs.",
+    "store_url",
+    metavar="URL",
+    help="Store of compiled graphs: a directory or a URL such as hf://buckets/owner/name. "
+    "[default: the list's `store`, else build/graphs]",
 )
 @click.option("--no-store", is_flag=True, help="Restore and save no compiled graphs.")
+@click.option(
+    "--whole-store",
+    is_flag=True,
+    help="Restore all of the compiler's graphs, not only those that the last good row used.",
+)
 @click.option(
     "--references",
     type=path(file_okay=False),
@@ -63,35 +70,45 @@ def run(
     records: Path,
     facts_cache: Path,
     stacks: tuple[str, ...],
-    store: Path,
+    store_url: str | None,
     no_store: bool,
+    whole_store: bool,
     references: Path,
     strict: bool,
     as_json: bool,
 ) -> None:
     """Execute WHAT: a file with a plan or a job, - for one on standard input, or a model id.
 
-    Each run leaves a folder below --records with record.json, run.py and log.txt.
+    Runs of a job share the machine side by side, each on cores of its own. Each leaves a folder
+    below --records with record.json, run.py and log.txt.
     """
     from pipeline.catalog import load
 
     try:
-        from pipeline import runner
+        from pipeline import job as jobs
+        from pipeline import processes
     except ModuleNotFoundError as error:
         raise EnvironmentFault(
             f"running needs the Python package {error.name}, which is not installed",
             remedy="pip install 'trn-qualify[run]'",
         ) from error
     catalog = load(list_path)
-    runs = _runs(what, list_path, results, facts_cache, stacks)
-    settings = _settings(catalog, list_path, records, None if no_store else store, references)
+    planned = _jobs(what, catalog, list_path, results, facts_cache, stacks)
+    runs = [asked for job in planned for asked in job.runs]
+    if no_store:
+        store_url = ""
+    elif store_url is None:
+        store_url = catalog.defaults.store or "build/graphs"
+    settings = replace(
+        _settings(catalog, list_path, records, store_url, references), everything=whole_store
+    )
+    say = _progress(runs, to_stderr=as_json)
+    for asked in runs:
+        say(asked, f"{_how(asked)}; due: {asked.reason}")
     ended: list[Record] = []
-    for number, asked in enumerate(runs, 1):
-        note = _progress(f"[{number}/{len(runs)}] {asked.model_id}", to_stderr=as_json)
-        note(f"{_how(asked)}; due: {asked.reason}")
-        record = runner.run(asked, settings, note)
-        note(runner.summary(record))
-        ended.append(record)
+    with processes.stopping(settings.stop):
+        for job in planned:
+            ended += jobs.execute(job, settings, say)
     if as_json:
         print_json([json.loads(record.model_dump_json()) for record in ended])
     elif not runs:
@@ -101,12 +118,25 @@ def run(
         raise RunsFailed(f"{len(bad)} of {count(ended, 'run')} did not PASS: {', '.join(bad)}")
 
 
-def _runs(
-    what: str, list_path: Path, results: Path, facts_cache: Path, stacks: tuple[str, ...]
-) -> list[Run]:
-    """The runs in a plan or job file, or the one of a model."""
+def _jobs(
+    what: str,
+    catalog: Catalog,
+    list_path: Path,
+    results: Path,
+    facts_cache: Path,
+    stacks: tuple[str, ...],
+) -> list[Job]:
+    """The jobs in a plan or job file, or one of a model's run; refused runs in one of their own."""
     from pipeline.errors import RecordError
-    from pipeline.record import MAX_PAPER_BYTES, SCHEMA_VERSION, Job, Plan, parse, read_bytes
+    from pipeline.record import (
+        MAX_PAPER_BYTES,
+        SCHEMA_VERSION,
+        Job,
+        Machine,
+        Plan,
+        parse,
+        read_bytes,
+    )
 
     if what == "-":
         text, where = sys.stdin.buffer.read(MAX_PAPER_BYTES + 1), "standard input"
@@ -115,13 +145,14 @@ def _runs(
     elif Path(what).is_file() or what.endswith(".json"):
         text, where = read_bytes(Path(what)), what
     else:
-        return [one_run(what, list_path, results, facts_cache, stacks)]
+        asked = one_run(what, list_path, results, facts_cache, stacks)
+        return [_job_of([asked], _machine(catalog.runners[asked.runner]))]
     try:
         is_job = "job_id" in json.loads(text)
     except (ValueError, TypeError, RecursionError):
         is_job = False  # parse says what is wrong
     if is_job:
-        return list(parse(Job, text, where=where).runs)
+        return [parse(Job, text, where=where)]
     made = parse(Plan, text, where=where)
     if made.schema_version != SCHEMA_VERSION:
         raise RecordError(
@@ -129,16 +160,42 @@ def _runs(
             where=where,
             remedy="plan and run with the same version",
         )
-    return list(made.runs)
+    nothing = Machine(cores=1, host_bytes=0, compilations=1)
+    refused = [_job_of(made.refused, nothing)] if made.refused else []
+    return [*made.jobs, *refused]
+
+
+def _job_of(runs: Sequence[Run], machine: Machine) -> Job:
+    """A job of runs outside any plan's."""
+    from pipeline.record import Job
+
+    return Job(
+        job_id="here",
+        runner=runs[0].runner,
+        labels=(),
+        machine=machine,
+        estimated_s=sum(run.estimated_s for run in runs),
+        limit_s=sum(run.limit_s for run in runs),
+        runs=tuple(runs),
+    )
+
+
+def _machine(runner: Runner) -> Machine:
+    from pipeline.record import Machine
+
+    return Machine(
+        cores=runner.cores, host_bytes=int(runner.host_gib * 2**30), compilations=runner.slots
+    )
 
 
 def _settings(
-    catalog: Catalog, list_path: Path, records: Path, store: Path | None, references: Path
+    catalog: Catalog, list_path: Path, records: Path, store: str, references: Path
 ) -> Settings:
     """What all runs share; a judge that is not there or not calibrated is refused beforehand."""
     from pipeline.judge import find_calibration
     from pipeline.provenance import provenance
     from pipeline.runner import Settings
+    from pipeline.store import open_store
     from pipeline.words import is_model_id
 
     directory = list_path.resolve().parent / catalog.defaults.judge
@@ -151,21 +208,26 @@ def _settings(
     find_calibration(judge)
     return Settings(
         records=records.resolve(),
-        store=store.resolve() if store else None,
+        store=open_store(store) if store else None,
         references=references.resolve(),
         judge=judge,
         provenance=provenance(),
     )
 
 
-def _progress(name: str, *, to_stderr: bool) -> Callable[[str], None]:
-    def note(text: str) -> None:
+def _progress(runs: Sequence[Run], *, to_stderr: bool) -> Callable[[Run, str], None]:
+    places = {asked.run_id: number for number, asked in enumerate(runs, 1)}
+    lock = threading.Lock()  # lines of runs side by side stay whole
+
+    def say(asked: Run, text: str) -> None:
+        line = f"[{places[asked.run_id]}/{len(runs)}] {asked.model_id}: {text}"
         try:
-            click.echo(f"{name}: {text}", err=to_stderr)
+            with lock:
+                click.echo(line, err=to_stderr)
         except BrokenPipeError:
             reader_left(sys.stderr if to_stderr else sys.stdout)  # which must not cost the run
 
-    return note
+    return say
 
 
 def _how(asked: Run) -> str:

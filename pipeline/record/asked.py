@@ -88,6 +88,8 @@ class Run(Paper):
     runner: Name
     core_bytes: Bytes
     """Memory of one core of the runner class, bytes."""
+    machine_cores: Annotated[int, Field(ge=1, le=64)] | None = None
+    """Cores of one machine of the runner class: a run pays for its share of them."""
     usd_per_hour: Annotated[float, Field(ge=0)] | None = None
     placement: Placement | None
     larger: tuple[Placement, ...] = ()

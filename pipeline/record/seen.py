@@ -80,6 +80,9 @@ class Observation(Paper):
     fullgraph: bool | None = None
     downgrade: ShortText | None = None
     """Why the graph could not be captured whole; None when it was, or when not reached."""
+    eager: tuple[Name, ...] | None = None
+    """Parts of the model that ran beside the graphs, operator by operator, by the methods that were
+    called; None where nothing of the kind is watched."""
     generations: tuple[Generation, ...] = ()
     repeatable: bool | None = None
     """Whether the second call gave the tokens of the first."""

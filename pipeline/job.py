@@ -1,0 +1,123 @@
+"""Executes a job on this machine: which cores there are, and whether they are in health."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from pipeline import device, machine, retry, runner, watch
+from pipeline.errors import RecordError
+from pipeline.pool import Lease, device_of
+from pipeline.record import Job, Machine, Record, Run
+from pipeline.words import Failure, Target
+
+Say = Callable[[Run, str], None]
+
+_IDLE_S = 60
+"""Seconds after which a process that still holds a device counts as left over."""
+
+
+def execute(job: Job, settings: runner.Settings, say: Say) -> list[Record]:
+    """Execute the job's runs side by side; their records in the order of the runs.
+
+    Every run ends in a record; on a machine without a usable device each says so, and the
+    DeviceError is raised after that. Once `settings.stop` is set, runs that have not started stay
+    without a record. RecordError when a record could not be kept in `settings.records`.
+    """
+
+    settings.records.mkdir(parents=True, exist_ok=True)
+
+    def attempt(run: Run, lease: Lease) -> Record:
+        record = runner.run(run, settings, lambda text: say(run, text), lease)
+        say(run, runner.summary(record))
+        return record
+
+    if all(run.refusal or run.stack.target is Target.CPU for run in job.runs):
+        return _execute(job, job.machine, attempt, _Health(()), say, settings)
+    try:
+        devices = _usable(device.devices())
+    except device.DeviceError as error:
+        lease = Lease((), failure=Failure.DEVICE_UNAVAILABLE, error=str(error))
+        for run in job.runs:
+            attempt(run, lease if run.placement else Lease(()))
+        raise
+    return _execute(job, job.machine, attempt, _Health(devices), say, settings)
+
+
+def _execute(
+    job: Job,
+    has: Machine,
+    attempt: machine.Attempt,
+    health: _Health,
+    say: Say,
+    settings: runner.Settings,
+) -> list[Record]:
+    cores = [core for one in health.devices for core in one.core_ids][: has.cores]
+    records = machine.execute(
+        job.runs,
+        has if not cores else has.model_copy(update={"cores": len(cores)}),
+        attempt,
+        next_try=retry.next_try,
+        health=health,
+        core_ids=cores or None,
+        connected_to=_links(health.devices) or None,
+        say=say,
+        stop=settings.stop,
+    )
+    lost = [record.run.run_id for record in records if not runner.is_kept(record, settings)]
+    if lost:
+        raise RecordError(
+            f"records could not be kept: {', '.join(lost)}",
+            where=str(settings.records),
+            remedy="free space there or name another --records, and run these again",
+        )
+    return records
+
+
+def _usable(devices: tuple[device.Device, ...]) -> tuple[device.Device, ...]:
+    """The devices, when each has the logical cores that placement counts with."""
+    for one in devices:
+        if (
+            one.logical_neuroncore_config == 1
+            or len({device_of(core) for core in one.core_ids}) > 1
+        ):
+            raise device.DeviceError(
+                f"device {one.index} shows {len(one.core_ids)} cores; placement counts with four a "
+                "device, two physical cores each",
+                remedy="set NEURON_LOGICAL_NC_CONFIG=2, which is the default on trn2",
+            )
+    return devices
+
+
+def _links(devices: tuple[device.Device, ...]) -> dict[int, list[int]]:
+    """Neighbours of each device by the pool's numbers, which a container may not share."""
+    numbers = {one.index: device_of(one.core_ids[0]) for one in devices if one.core_ids}
+    return {
+        numbers[one.index]: [numbers[to] for to in one.connected_to if to in numbers]
+        for one in devices
+        if one.index in numbers
+    }
+
+
+class _Health:
+    """Says what speaks against cores, by what was counted since the job began."""
+
+    def __init__(self, devices: tuple[device.Device, ...]) -> None:
+        self.devices = devices
+        self._since = {one.index: device.counters(one.core_ids) for one in devices}
+        self._sick: dict[int, str] = {}
+        self._lock = threading.Lock()
+
+    def __call__(self, core_ids: tuple[int, ...]) -> str | None:
+        for one in self.devices:
+            if not set(core_ids) & set(one.core_ids):
+                continue
+            device.wait_idle(one.core_ids, _IDLE_S, watch.groups())
+            with self._lock:
+                # Neighbours on one device all have to hear of a fault, whoever asks first.
+                known = self._sick.get(one.index)
+                found = known or device.health(one.core_ids, self._since[one.index], watch.groups())
+                if found:
+                    self._sick[one.index] = found
+                    return found
+        return None

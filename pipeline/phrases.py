@@ -1,0 +1,102 @@
+"""What a row says, in words: the same on the page and in a terminal. Plain text, not escaped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from pipeline import cache
+from pipeline.words import Failure, Result, RunId, Stage, Target
+
+Row = Mapping[str, Any]
+
+_SHOWN = 3
+"""Operators, findings or tries that are named; of the rest only the number is told."""
+
+
+def stack(run_id: str) -> list[str]:
+    """The names and versions that a run id holds: compiler, library, torch."""
+    run = RunId.parse(run_id)
+    # Inductor is a part of torch and has no version of its own.
+    compiler = [] if run.compiler == "inductor" else [f"neuronx-cc {run.compiler_version}"]
+    return [*compiler, f"{run.library} {run.library_version}", f"torch {run.torch}"]
+
+
+def memory(row: Row) -> str:
+    """Device memory of the fullest core, each count under its own name; else the host's.
+
+    The allocator counts tensors only; the runtime also code and buffers: never one for the other.
+    """
+    counts = (("tensors", row["hbm_peak_gb"]), ("runtime", row["runtime_peak_gb"]))
+    told = ", ".join(f"{name} {peak:.3g}" for name, peak in counts if peak is not None)
+    if not told:
+        return "-" if row["host_peak_gb"] is None else f"{row['host_peak_gb']:.3g} GiB host"
+    capacity = row["hbm_capacity_gb"]
+    return f"{told}{'' if capacity is None else f' of {capacity:.3g}'} GiB a core"
+
+
+def tries(row: Row) -> str:
+    """What the earlier tries ended in: "after out of memory on 1 core"; "" when there were none."""
+    told = [
+        f"{_ending(earlier)} on {earlier['cores']} core{'' if earlier['cores'] == 1 else 's'}"
+        for earlier in row["tries"] or ()
+    ]
+    return f"after {_few(told, ', then ')}" if told else ""
+
+
+def _ending(earlier: Row) -> str:
+    failure = earlier["failure"]
+    if failure == Failure.DEVICE_OUT_OF_MEMORY:
+        return "out of memory"
+    return str(failure or earlier["result"]).replace("_", " ")
+
+
+def host_operators(row: Row) -> str:
+    """Operators of a device run that the host ran instead: "none", "unknown", or their names.
+
+    "-" where the question does not arise: off the device, or before anything was generated.
+    """
+    operators = row["cpu_fallback_ops"]
+    if row["target"] == Target.CPU:
+        return "-"
+    if operators is None:
+        generated = row["stage"] in (Stage.CHECK, Stage.DONE)
+        return "unknown" if generated else "-"
+    return _few(operators, ", ") or "none"
+
+
+def cause(row: Row) -> str:
+    """Why it did not PASS, in one line: the error's first, and what the log says besides."""
+    if row["result"] == Result.PASS:
+        return ""
+    error = (row["error"] or "").strip()
+    first = error.splitlines()[:1]
+    said = [
+        finding
+        for finding in row["findings"] or ()
+        if (finding.partition(": ")[2] or finding) not in error
+    ]
+    also = "the log also says " if first else "the log says "
+    return "; ".join([*first, *([also + _few(said, ", ")] if said else [])])
+
+
+def fetch_graphs(row: Row) -> str | None:
+    """The reader's command for the compiled graphs of a row; None where no store has any."""
+    if not row["cache_store"] or not row["cache_keys"]:
+        return None
+    run = RunId.parse(row["run_id"])
+    return cache.reader_command(
+        row["cache_store"], run.compiler, run.compiler_version, row["cache_keys"]
+    )
+
+
+def fetch_all_graphs(rows: Iterable[Row]) -> list[str]:
+    """The reader's commands for all compiled graphs of the rows: one a store and compiler."""
+    runs = {(row["cache_store"], RunId.parse(row["run_id"])) for row in rows if row["cache_store"]}
+    places = {(store, run.compiler, run.compiler_version) for store, run in runs}
+    return [cache.reader_command(*place, ()) for place in sorted(places)]
+
+
+def _few(names: Sequence[str], between: str) -> str:
+    more = [f"{len(names) - _SHOWN} more"] if len(names) > _SHOWN else []
+    return between.join([*names[:_SHOWN], *more])

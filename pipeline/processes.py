@@ -1,0 +1,130 @@
+"""Child processes that never outlive their reason: a limit, a stop, a harness that is gone."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+_PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
+# Loaded here: between fork and exec of a process with threads, nothing may be loaded any more.
+_LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
+_POLL_S = 0.25
+
+
+class Unanswered(Exception):
+    """A process gave no answer; the text says why."""
+
+
+def start(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process as the leader of a session of its own, which `end` kills whole.
+
+    On Linux it gets SIGTERM when the thread that started it is gone, even by SIGKILL: that thread
+    must live as long as the process is wanted.
+    """
+    return subprocess.Popen(
+        command,
+        start_new_session=True,
+        preexec_fn=_end_with_parent if _LIBC else None,
+        **options,
+    )
+
+
+def _end_with_parent() -> None:
+    assert _LIBC is not None
+    _LIBC.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill what is left of the process's group, the leader included, and wait for the leader."""
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+
+
+def module_environment() -> dict[str, str]:
+    """Environment of a process that runs a model of this package on the CPU."""
+    root = str(Path(__file__).resolve().parent.parent)
+    return {
+        **os.environ,
+        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        # It must not take a core of the device it is a check of: no torch_neuronx at import.
+        "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
+        "TOKENIZERS_PARALLELISM": "false",
+        "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+        "TRANSFORMERS_VERBOSITY": "error",
+    }
+
+
+def ask(
+    command: Sequence[str],
+    question: bytes,
+    *,
+    limit_s: float,
+    stop: threading.Event | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> bytes:
+    """What a process answers on standard output to what it is asked on standard input.
+
+    Unanswered when it does not start, fails (with its last line of standard error), takes longer
+    than `limit_s`, or `stop` is set meanwhile; nothing of it is left then.
+    """
+    pipe = subprocess.PIPE
+    try:
+        process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+    except OSError as error:
+        raise Unanswered(f"did not start: {error}") from error
+    began = time.monotonic()
+    given: bytes | None = question
+    try:
+        while True:
+            try:
+                stdout, stderr = process.communicate(given, timeout=_POLL_S)
+                break
+            except subprocess.TimeoutExpired:
+                given = None  # communicate goes on with what it was given first
+                if time.monotonic() - began > limit_s:
+                    raise Unanswered(f"did not answer within {limit_s:g} s") from None
+                if stop is not None and stop.is_set():
+                    raise Unanswered("was stopped") from None
+    finally:
+        if process.returncode is None:
+            end(process)
+            process.communicate()
+    if process.returncode:
+        said = stderr.decode(errors="replace").strip().splitlines()
+        raise Unanswered(f"ended with {process.returncode}: {said[-1] if said else 'no message'}")
+    return stdout
+
+
+@contextlib.contextmanager
+def stopping(stop: threading.Event) -> Iterator[None]:
+    """Turn SIGTERM (a cancelled workflow job) and SIGINT (Ctrl-C) into `stop` while inside.
+
+    What runs can then end in order and leave its records. Afterwards, when there was such a
+    signal, SystemExit with the code a shell gives it; at a second signal, KeyboardInterrupt.
+    """
+    received: list[int] = []
+
+    def leave(number: int, _: object) -> None:
+        received.append(number)
+        if len(received) > 1:
+            raise KeyboardInterrupt
+        stop.set()
+
+    before = {number: signal.signal(number, leave) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    if received:
+        raise SystemExit(128 + received[0])

@@ -1,0 +1,1 @@
+"""Nothing: only the version of this package counts here."""

@@ -1,0 +1,1 @@
+"""torch.compile(backend="neuron"): TRAINIUM.md section 3."""

@@ -1,0 +1,1 @@
+"""The machine that the stand-in for TorchNeuron believes to run on."""

@@ -1,0 +1,88 @@
+"""What planning on the command line makes of results, and the table it prints."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+from pipeline import results as store
+from pipeline.cli.planning import _earlier, _plan_table
+from pipeline.record import Plan, Record, Skipped
+from pipeline.words import CacheState, Failure, Stage, Target
+from tests import papers
+
+GIB = papers.GIB
+
+
+def published(folder: Path, records: Iterable[Record]) -> Path:
+    """A results folder that holds the rows of `records`."""
+    store.write(store.prepare(folder, map(store.row_of, records)).files)
+    return folder
+
+
+def test_nothing_is_known_without_results(tmp_path: Path) -> None:
+    """A campaign begins with an empty or absent folder."""
+    assert _earlier(tmp_path / "results") == {}
+
+
+def test_every_row_of_a_run_tells_of_time(tmp_path: Path) -> None:
+    """The planner sees the reigning row, and of all rows what they say of durations."""
+    run = papers.run()
+    rows = [
+        papers.passing(run, papers.day(0), wall_s=900.0),
+        papers.erring(run, papers.day(1), wall_s=7.0),
+        papers.passing(run, papers.day(2), wall_s=60.0, cache=CacheState.RESTORED),
+    ]
+    found = _earlier(published(tmp_path, rows))[run.run_id]
+    assert (found.wall_s, found.last_at, found.errors) == (60.0, papers.day(2), 0)
+    assert found.cache_keys == rows[-1].cache_keys
+    assert [(row.wall_s, row.cache, row.failure) for row in found.past] == [
+        (900, CacheState.COLD, None),
+        (7, CacheState.COLD, Failure.DOWNLOAD),
+        (60, CacheState.RESTORED, None),
+    ]
+    row = found.past[0]
+    assert (row.run_id, row.target, row.stage) == (run.run_id, Target.NEURON, Stage.DONE)
+    assert (row.script_sha256, row.checkpoint_bytes) == (run.script_sha256, run.checkpoint_bytes)
+    assert row.compile_s == 310.0
+
+
+def test_the_table_of_one_stack_names_models() -> None:
+    """The versions stand once above; what a person can select by stands in each line."""
+    run = papers.run("a/a", host_bytes=20 * GIB, estimated_s=20)
+    table = _plan_table(papers.plan(run, papers.refused("b/b"))).split("\n")
+    assert table[:2] == [
+        "1 run in 1 job, about <1 min of machine time",
+        "stack: transformers 5.24.0, neuronxcc 2.28.7631.0, torch 2.14.0",
+    ]
+    assert table[3:] == [
+        "job job-trn2-1 on self-hosted, trn2-1: 1 run, about <1 min, 60 at most",
+        "  machine: 16 cores, 2048 GiB of host memory, 4 compiling at once",
+        "  run  cores  GiB/core  host GiB  minutes  limit  why",
+        "  a/a  1      1.5       20        <1       60     never run",
+        "",
+        "refused: 1",
+        "  b/b  too_large: needs 900 GiB; the largest holds 384",
+    ]
+
+
+def test_the_table_of_two_stacks_names_runs() -> None:
+    """Where a model is planned twice its lines differ by the whole run id."""
+    runs = [papers.run("a/a"), papers.run("a/a", stack=papers.stack(torch="2.13.0"))]
+    table = _plan_table(papers.plan(*runs))
+    assert "stack:" not in table
+    assert all(f"\n  {run.run_id}  1 " in table for run in runs)
+
+
+def test_the_table_of_nothing() -> None:
+    """It says so, and why."""
+    run_id = papers.run("a/a").run_id
+    made = Plan(jobs=(), refused=(), skipped=(Skipped(run_id=run_id, reason="up to date: PASS"),))
+    assert _plan_table(made).split("\n") == [
+        "nothing is planned",
+        "stack: transformers 5.24.0, neuronxcc 2.28.7631.0, torch 2.14.0",
+        "",
+        "not planned: 1",
+        "  a/a  up to date: PASS",
+    ]
+    assert _plan_table(Plan(jobs=(), refused=(), skipped=())) == "nothing is planned"

@@ -1,0 +1,125 @@
+"""What a row says in words: each case that page and terminal share."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from pipeline import phrases
+from pipeline.words import Stage, Target
+from tests import papers
+
+
+def row(**fields: Any) -> dict[str, Any]:
+    """A row of a PASS on the device, as far as phrases look at it."""
+    known: dict[str, Any] = {
+        "result": "PASS",
+        "target": Target.NEURON,
+        "stage": Stage.DONE,
+        "error": None,
+        "findings": [],
+        "tries": [],
+        "cpu_fallback_ops": [],
+        "hbm_peak_gb": None,
+        "runtime_peak_gb": None,
+        "hbm_capacity_gb": 24.0,
+        "host_peak_gb": None,
+    }
+    return known | fields
+
+
+def test_stack_is_what_the_run_id_names() -> None:
+    """Compiler, library, torch; Inductor is a part of torch and has no version to tell."""
+    assert phrases.stack(str(papers.stack().run_id("a/a"))) == [
+        "neuronx-cc 2.28.7631.0",
+        "transformers 5.24.0",
+        "torch 2.14.0",
+    ]
+    assert phrases.stack(str(papers.stack(Target.CPU).run_id("a/a"))) == [
+        "transformers 5.24.0",
+        "torch 2.14.0",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "-"),
+        ({"host_peak_gb": 6.04}, "6.04 GiB host"),
+        ({"hbm_peak_gb": 1.5, "host_peak_gb": 6.0}, "tensors 1.5 of 24 GiB a core"),
+        ({"runtime_peak_gb": 3.25}, "runtime 3.25 of 24 GiB a core"),
+        ({"hbm_peak_gb": 0.0, "runtime_peak_gb": 3.0}, "tensors 0, runtime 3 of 24 GiB a core"),
+        ({"hbm_peak_gb": 1.0, "hbm_capacity_gb": None}, "tensors 1 GiB a core"),
+    ],
+)
+def test_memory(fields: dict[str, Any], told: str) -> None:
+    """Each count stands under its own name, zero is one, and what nobody counted is left out."""
+    assert phrases.memory(row(**fields)) == told
+
+
+def earlier(failure: str | None, cores: int, result: str = "FAIL") -> dict[str, Any]:
+    """An earlier try, as far as phrases look at it."""
+    return {"failure": failure, "cores": cores, "result": result}
+
+
+@pytest.mark.parametrize(
+    ("tries", "told"),
+    [
+        (None, ""),
+        ([], ""),
+        ([earlier("device_out_of_memory", 1)], "after out of memory on 1 core"),
+        ([earlier("host_out_of_memory", 2)], "after host out of memory on 2 cores"),
+        ([earlier(None, 1, "ERROR")], "after ERROR on 1 core"),
+        (
+            [earlier("device_out_of_memory", 1), earlier("device_fault", 2)],
+            "after out of memory on 1 core, then device fault on 2 cores",
+        ),
+        (
+            [earlier("timeout", cores) for cores in (1, 2, 4, 8, 16)],
+            "after timeout on 1 core, then timeout on 2 cores, then timeout on 4 cores, "
+            "then 2 more",
+        ),
+    ],
+)
+def test_tries(tries: list[dict[str, Any]] | None, told: str) -> None:
+    """What came before, in its order; rows from before tries were kept say nothing."""
+    assert phrases.tries(row(tries=tries)) == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({}, "none"),
+        ({"cpu_fallback_ops": None}, "unknown"),
+        ({"cpu_fallback_ops": None, "stage": Stage.CHECK}, "unknown"),
+        ({"cpu_fallback_ops": None, "stage": Stage.COMPILE}, "-"),
+        ({"cpu_fallback_ops": None, "target": Target.CPU}, "-"),
+        ({"cpu_fallback_ops": ["a", "b", "c"]}, "a, b, c"),
+        ({"cpu_fallback_ops": list("abcde")}, "a, b, c, 2 more"),
+    ],
+)
+def test_host_operators(fields: dict[str, Any], told: str) -> None:
+    """Unknown is not none, and off the device or before any output there is no question."""
+    assert phrases.host_operators(row(**fields)) == told
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"error": None}, ""),
+        ({"error": "first\nsecond"}, "first"),
+        ({"error": "e", "findings": None}, "e"),
+        ({"error": "e", "findings": ["s: l"]}, "e; the log also says s: l"),
+        ({"error": "the log says: l", "findings": ["s: l"]}, "the log says: l"),
+        ({"error": None, "findings": ["s: l"]}, "the log says s: l"),
+        (
+            {"error": "e", "findings": [f"s: {n}" for n in range(9)]},
+            "e; the log also says s: 0, s: 1, s: 2, 6 more",
+        ),
+        ({"result": "PASS", "error": "e"}, ""),
+    ],
+)
+def test_cause(fields: dict[str, Any], told: str) -> None:
+    """The error's first line and what the log says besides; a PASS has no cause."""
+    assert phrases.cause(row(**({"result": "FAIL"} | fields))) == told
