@@ -38,7 +38,8 @@ demo: $(INSTALLED)
 # since threads of two processes that wait for each other by spinning cost more than they give.
 test: $(INSTALLED) lint
 	$(BIN)/python -m demo.build_models build/models
-	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models \
+	$(BIN)/python -m tests.simulator.venv build/simulator
+	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
 
 lint: $(INSTALLED)

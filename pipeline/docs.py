@@ -24,6 +24,7 @@ from pydantic import TypeAdapter
 from pipeline import catalog, diagnosis
 from pipeline.cli import main as qualify
 from pipeline.errors import QualifyError, exit_codes
+from pipeline.first_run import checks
 from pipeline.record import write_atomically
 from pipeline.rows import COLUMNS
 from pipeline.words import CacheState, CpuMatch, English, Failure, Result, Stage, TryReason
@@ -200,6 +201,7 @@ GENERATORS: Mapping[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "failures": _failures,
     "signatures": diagnosis.table,
+    "first-run": checks.table,
     "commands": _commands,
     "columns": _columns,
     "values": _values,

@@ -17,13 +17,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import device, processes
+from pipeline import device, processes, script
 from pipeline.record import StackVersions
 from pipeline.targets import CACHES
 from pipeline.words import Target
 
-NEURON_INDEX = "https://pip.repos.neuron.amazonaws.com"
-CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 PACKAGES = (
     "torch",
     "transformers",
@@ -145,24 +143,6 @@ def problems(found: Machine, stack: StackVersions) -> tuple[Problem, ...]:
     return tuple(made)
 
 
-def install_command(stack: StackVersions) -> str:
-    """The pip command that installs a stack's Python packages at its versions.
-
-    The Neuron index also carries PyTorch/XLA as torch-neuronx, PyPI a placeholder: nothing is left
-    unpinned. ".*" stands for the build number behind the version that release notes name.
-    """
-    pins = [f"torch=={stack.torch}", f"{stack.library}=={stack.library_version}"]
-    numbered = (
-        ("torch-neuronx", stack.torch_neuronx),
-        ("neuronx-cc", stack.neuronx_cc),
-        ("nki", stack.nki),
-    )
-    pins += [f"'{name}=={version}.*'" for name, version in numbered if version]
-    indexes = [NEURON_INDEX] if stack.target is not Target.CPU else []
-    options = [f"--extra-index-url {index}" for index in (*indexes, CPU_INDEX)]
-    return " ".join(("python -m pip install", *pins, *options))
-
-
 def same_version(found: str, wanted: str) -> bool:
     """Equal, or with parts behind it that only `found` has: "2.14.0+cpu", "2.35.30.0-dd58"."""
     return found == wanted or found.startswith(tuple(f"{wanted}{mark}" for mark in ".+-"))
@@ -177,7 +157,7 @@ def _python(found: Machine, stack: StackVersions) -> list[Problem]:
 
 def _old_stack(found: Machine, stack: StackVersions) -> list[Problem]:
     """PyTorch/XLA and the placeholders of PyPI carry the names of what is wanted."""
-    fresh = f"in a fresh virtual environment: {install_command(stack)}"
+    fresh = f"in a fresh virtual environment: {script.install_command(stack)}"
     version = found.packages.get("torch-neuronx", "")
     if "torch-xla" in found.packages or re.match(r"(1|2\.[0-9])(\.|$)", version):
         named = ", ".join(
@@ -203,7 +183,7 @@ def _versions(found: Machine, stack: StackVersions) -> list[Problem]:
         for name, version in wanted.items()
         if version and not same_version(found.packages.get(name, ""), version)
     ]
-    return [Problem(what, install_command(stack)) for what in made] + [
+    return [Problem(what, script.install_command(stack)) for what in made] + [
         Problem(f"{name} is not installed", "python -m pip install -e '.[run]' in the checkout")
         for name in ("accelerate", "safetensors", "pillow", "psutil")
         if name not in found.packages

@@ -15,8 +15,11 @@ from pathlib import Path
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, Template
 
-from pipeline.record import SCHEMA_VERSION, Run
+from pipeline.record import SCHEMA_VERSION, Run, StackVersions
 from pipeline.words import Parallelism, Target, Task
+
+_NEURON_INDEX = "https://pip.repos.neuron.amazonaws.com"
+_CPU_INDEX = "https://download.pytorch.org/whl/cpu"
 
 _IMAGE_SIZE = 224
 """Side of the square picture in pixels: what most vision towers take as their smallest size."""
@@ -110,7 +113,6 @@ def render(run: Run) -> str:
     ):
         if version:
             made_for.append((package, version))
-    install = _install(made_for, run.extra_packages, neuron=neuron)
     if neuron:
         system = (("runtime", stack.runtime), ("neuron-driver", stack.driver))
         made_for += [(what, version) for what, version in system if version]
@@ -127,7 +129,7 @@ def render(run: Run) -> str:
         ),
         stack_lines=stack_lines,
         made_for=made_for,
-        install=install,
+        install=install_words(stack, run.extra_packages),
         schema_version=SCHEMA_VERSION,
         prefill_chunk=run.prefill_chunk,
         device="neuron" if neuron else "cpu",
@@ -144,26 +146,31 @@ def render(run: Run) -> str:
     )
 
 
-def _install(
-    made_for: Iterable[tuple[str, str]], extra_packages: Iterable[str], *, neuron: bool
-) -> list[str]:
-    """What follows `pip install` for a stack, quoted for a shell.
+def install_command(stack: StackVersions, extra_packages: Iterable[str] = ()) -> str:
+    """The pip command that installs a stack's Python packages at its versions."""
+    return " ".join(install_words(stack, extra_packages))
+
+
+def install_words(stack: StackVersions, extra_packages: Iterable[str] = ()) -> list[str]:
+    """The pip command of a stack in words for a shell; the first is `python -m pip install`.
 
     The Neuron index carries PyTorch/XLA under the same name and PyPI a placeholder, hence every
     version is pinned. Indexes: AWS Neuron 2.33, setup/pytorch/update-manual.
     """
-    # ".*" because wheels carry a build number behind the version that release notes name.
-    numbered = ("torch-neuronx", "neuronx-cc", "nki")
-    packages = [
-        f"{package}=={version}{'.*' if package in numbered else ''}"
-        for package, version in made_for
-        if package != "python"
-    ]
-    indexes = ["https://pip.repos.neuron.amazonaws.com"] if neuron else []
-    indexes.append("https://download.pytorch.org/whl/cpu")
+    packages = [f"torch=={stack.torch}", f"{stack.library}=={stack.library_version}"]
+    for package, version in (
+        ("torch-neuronx", stack.torch_neuronx),
+        ("neuronx-cc", stack.neuronx_cc),
+        ("nki", stack.nki),
+    ):
+        if version:
+            # Wheels carry a build number behind the version that release notes name.
+            packages.append(f"{package}=={version}.*")
+    indexes = [_NEURON_INDEX] if stack.target is not Target.CPU else []
     return [
+        "python -m pip install",
         *(shlex.quote(package) for package in (*packages, *extra_packages)),
-        *(f"--extra-index-url {index}" for index in indexes),
+        *(f"--extra-index-url {index}" for index in (*indexes, _CPU_INDEX)),
     ]
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import catalog, device, doctor
+from pipeline import catalog, device, doctor, script
 from pipeline.words import Target
 from tests import papers
 from tests.conftest import ROOT
@@ -145,7 +145,7 @@ def test_an_import_that_fails_says_how(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_install_command_is_one_a_shell_and_pip_take() -> None:
     """Every package pinned, both indexes; pip parses all of it."""
-    words = shlex.split(doctor.install_command(STACK))
+    words = shlex.split(script.install_command(STACK))
     assert words[:4] == ["python", "-m", "pip", "install"]
     pins = [word for word in words[4:] if not word.startswith(("--", "https://"))]
     assert len(pins) == 5

@@ -21,7 +21,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from pipeline import catalog, device, doctor
+from pipeline import catalog, device, doctor, script
 from pipeline.device import sysfs, tools
 from pipeline.first_run import (
     CHECKS,
@@ -104,7 +104,7 @@ def test_the_order_is_safe_for_the_device() -> None:
 def test_the_guide_holds_the_table_of_the_checks() -> None:
     """docs/first-device-run.md lists what the code tries; write `table()` there when it changed."""
     text = GUIDE.read_text("utf-8")
-    (found,) = re.findall(r"<!-- checks -->\n\n(.*)\n\n<!-- /checks -->", text, re.DOTALL)
+    (found,) = re.findall(r"<!-- generated: first-run -->\n\n(.*)\n\n<!-- end -->", text, re.DOTALL)
     assert found == table()
 
 
@@ -113,7 +113,7 @@ def test_the_guide_installs_the_default_stack() -> None:
     listed = catalog.load(ROOT / "models.yaml")
     stack = listed.stack_versions(listed.defaults.stacks[0])
     text = GUIDE.read_text("utf-8")
-    assert f"    {doctor.install_command(stack)}\n" in text
+    assert f"    {script.install_command(stack)}\n" in text
     assert stack.python is not None
     assert f"python{stack.python} -m venv" in text
 

@@ -14,7 +14,7 @@ import sys
 import textwrap
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -277,6 +277,36 @@ def test_compiling_ends_with_the_stage(execute: Execute) -> None:
     calls.clear()
     execute("tell(stage='compile'); time.sleep(1); sys.exit(1)", lease)
     assert len(calls) == 1
+
+
+@pytest.fixture
+def small_memory() -> Iterator[Path]:
+    """A control group of 64 MiB: a process that joins it and takes more is killed by the kernel."""
+    base = Path("/sys/fs/cgroup")
+    first = (base / "memory").is_dir()  # version 1 has a tree for memory
+    group = base / ("memory/trn-qualify-test" if first else "trn-qualify-test")
+    try:
+        group.mkdir()
+        limits = ("memory.limit_in_bytes",) if first else ("memory.max", "memory.swap.max")
+        for limit in limits:
+            (group / limit).write_text("64M" if limit != "memory.swap.max" else "0")
+    except OSError as error:
+        pytest.skip(f"this machine lets us make no control group: {error}")
+    yield group
+    group.rmdir()
+
+
+def test_the_out_of_memory_killer_is_told_from_others(execute: Execute, small_memory: Path) -> None:
+    """SIGKILL by the kernel for want of memory is host_out_of_memory, on the kernel's own word."""
+    record = execute(
+        f"""
+        tell(stage="load")
+        Path({str(small_memory)!r}, "cgroup.procs").write_text(str(os.getpid()))
+        held = bytearray(256 * 2**20)
+        """
+    )
+    assert (record.stage, record.failure) == (Stage.LOAD, Failure.HOST_OUT_OF_MEMORY)
+    assert record.exit_code == -signal.SIGKILL
 
 
 def test_a_stop_ends_the_script(execute: Execute) -> None:

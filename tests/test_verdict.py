@@ -9,7 +9,7 @@ import pytest
 from pipeline import verdict
 from pipeline.record import CallCounts, Check, Finding, Generation, Observation, Run
 from pipeline.reference import NoReference, Reference, Step
-from pipeline.words import CpuMatch, English, Failure, Task, Target
+from pipeline.words import CpuMatch, English, Failure, Target, Task
 from tests import papers
 
 NONE = CallCounts(graphs=0, compiled=0, restored=0)
@@ -72,7 +72,7 @@ def test_guards(changes: dict[str, Any], failure: Failure | None) -> None:
 
 
 def test_a_finding_outweighs_the_tokens() -> None:
-    """A line of the log decides, whatever the tokens; one of the machine before one of the model."""
+    """A line of the log decides whatever the tokens are, and the machine before the model."""
     fallback = Finding(signature="a", failure=Failure.CPU_FALLBACK, line="ran eager")
     fault = Finding(signature="b", failure=Failure.DEVICE_FAULT, line="memory error")
     told = verdict.decide(ONE_CORE, _seen(), MATCH, [fallback])

@@ -180,7 +180,7 @@ def table() -> str:
     rows = [("check", "cores", "what is assumed", "how it is tried", "mended in"), ("---",) * 5]
     for check in CHECKS:
         places = "<br>".join(f"`{place}`" for place in check.places)
-        cores = str(check.cores or "")
+        cores = str(check.cores or "none")
         rows.append((f"`{check.id}`", cores, check.assumption, check.how, places))
     escaped = ([cell.replace("|", r"\|") for cell in row] for row in rows)
     return "\n".join(f"| {' | '.join(row)} |" for row in escaped)

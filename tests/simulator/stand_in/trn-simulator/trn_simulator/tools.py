@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
 import sys
 import time
 from pathlib import Path
@@ -77,22 +78,35 @@ def neuron_monitor() -> int:
     parser = argparse.ArgumentParser(prog="neuron-monitor")
     parser.add_argument("-c", "--config-file", type=Path)
     asked = parser.parse_args()
-    period = "5s"
-    if asked.config_file:
-        period = json.loads(asked.config_file.read_text()).get("period", period)
+    wanted = json.loads(asked.config_file.read_text()) if asked.config_file else {}
+    period = wanted.get("period", "5s")
+    tags = [one.get("tag_filter", ".*") for one in wanted.get("neuron_runtimes", [{}])]
     seconds = float(period.removesuffix("s"))
     try:
         while True:
-            print(json.dumps(_report(seconds)), flush=True)
+            print(json.dumps(_report(seconds, tags)), flush=True)
             time.sleep(seconds)
     except (BrokenPipeError, KeyboardInterrupt):
         return 0
 
 
-def _report(period: float) -> dict[str, Any]:
+def _tag(pid: int) -> str:
+    """What a process says of itself in NEURON_PROCESS_TAG, else its id."""
+    try:
+        told = Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return str(pid)
+    values = (
+        entry.partition(b"=")[2] for entry in told if entry.startswith(b"NEURON_PROCESS_TAG=")
+    )
+    return next(values, b"").decode() or str(pid)
+
+
+def _report(period: float, tags: list[str]) -> dict[str, Any]:
     by_process: dict[int, list[int]] = {}
     for core, pid in machine.holders().items():
-        by_process.setdefault(pid, []).append(core)
+        if any(re.search(tag, _tag(pid)) for tag in tags):
+            by_process.setdefault(pid, []).append(core)
     return {
         "neuron_runtime_data": [_process(pid, own, period) for pid, own in by_process.items()],
         "system_data": {},
@@ -124,7 +138,7 @@ def _process(pid: int, cores: list[int], period: float) -> dict[str, Any]:
     return {
         "pid": pid,
         "address": "",
-        "neuron_runtime_tag": str(pid),
+        "neuron_runtime_tag": _tag(pid),
         "error": "",
         "report": {
             "memory_used": {
