@@ -20,20 +20,9 @@ from pathlib import Path
 from pipeline import device, processes, script
 from pipeline.record import StackVersions
 from pipeline.targets import CACHES
-from pipeline.words import Target
+from pipeline.words import Target, same_version
 
-PACKAGES = (
-    "torch",
-    "transformers",
-    "accelerate",
-    "huggingface_hub",
-    "safetensors",
-    "tokenizers",
-    "torch-neuronx",
-    "neuronx-cc",
-    "nki",
-    "torch-xla",
-)
+PACKAGES = (*script.RECORDED_PACKAGES, "torch-xla")
 """Packages whose versions are told; the last is there to be absent."""
 
 _IMPORT_LIMIT_S = 300
@@ -141,11 +130,6 @@ def problems(found: Machine, stack: StackVersions) -> tuple[Problem, ...]:
     if not made:
         made += _import(neuron=neuron)
     return tuple(made)
-
-
-def same_version(found: str, wanted: str) -> bool:
-    """Equal, or with parts behind it that only `found` has: "2.14.0+cpu", "2.35.30.0-dd58"."""
-    return found == wanted or found.startswith(tuple(f"{wanted}{mark}" for mark in ".+-"))
 
 
 def _python(found: Machine, stack: StackVersions) -> list[Problem]:

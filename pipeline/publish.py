@@ -33,7 +33,7 @@ from pipeline.record import (
 )
 from pipeline.rows import Row, newness
 from pipeline.targets import CACHES
-from pipeline.words import Failure, Result, Stage, Target
+from pipeline.words import Failure, Result, Stage, Target, same_version
 
 MAX_RECORDS = 20_000
 """Record files in one publication: twenty stacks of a campaign of 1 000 models."""
@@ -262,8 +262,7 @@ def _other_stack(asked: StackVersions, seen: Versions) -> str | None:
         ("neuron-driver", asked.driver, seen.neuron_driver),
     )
     for name, wanted, found in named:
-        longer = tuple(f"{wanted}{mark}" for mark in ".+-")
-        if wanted and not (found == wanted or (found or "").startswith(longer)):
+        if wanted and not same_version(found or "", wanted):
             return f"it is for {name} {wanted} and saw {found}"
     return None
 

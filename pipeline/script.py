@@ -29,7 +29,7 @@ _AUTO_CLASSES = {
     Task.IMAGE_TEXT_TO_TEXT: "AutoModelForImageTextToText",
 }
 
-_RECORDED_PACKAGES = (
+RECORDED_PACKAGES = (
     "torch",
     "transformers",
     "accelerate",
@@ -142,7 +142,7 @@ def render(run: Run) -> str:
         expert=run.placement.parallelism is Parallelism.EXPERT,
         moe=run.mixture_of_experts,
         image_size=_IMAGE_SIZE,
-        version_names=_RECORDED_PACKAGES,
+        version_names=RECORDED_PACKAGES,
     )
 
 

@@ -175,6 +175,14 @@ class CacheState(StrEnum):
     PARTIAL = "partial"
 
 
+def same_version(found: str, wanted: str) -> bool:
+    """Equal, or with parts behind it that only `found` has: "2.14.0+cpu", "2.35.30.0-dd58".
+
+    The rule that run.py itself holds its machine against.
+    """
+    return found == wanted or found.startswith(tuple(f"{wanted}{mark}" for mark in ".+-"))
+
+
 class TryReason(StrEnum):
     """Why a try of a run was made."""
 

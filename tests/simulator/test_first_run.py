@@ -23,7 +23,7 @@ ABSENT = {
 }
 """Checks that the stand-in cannot pass, and why."""
 
-ELSEWHERE = {"run-restored", "run-two-cores", "run-experts", "run-picture"}
+ELSEWHERE = {"run-one-core", "run-restored", "run-two-cores", "run-experts", "run-picture"}
 """Whole runs that other tests of this folder execute."""
 
 

@@ -132,9 +132,9 @@ CASES = {
         {"fault": "out_of_memory", "at": "run"}, Stage.COMPILE, Failure.DEVICE_OUT_OF_MEMORY
     ),
     "busy-cores": Case(
-        {"fault": "busy_cores", "times": 1},
-        Stage.DONE,
-        None,
+        {"fault": "busy_cores"},
+        Stage.LOAD,
+        Failure.DEVICE_UNAVAILABLE,
         ((Failure.DEVICE_UNAVAILABLE, TryReason.OTHER_CORES),),
         also=lambda record: not set(record.core_ids) & set(record.tries[0].core_ids),
     ),
@@ -148,9 +148,10 @@ CASES = {
         {"fault": "wrong_tokens", "part": "first"}, Stage.CHECK, Failure.WRONG_TOKENS, cores=2
     ),
     "killed-rank": Case(
-        {"fault": "host_oom_kill", "of": "rank", "times": 1},
-        Stage.DONE,
-        None,
+        # Without the kernel's word for it, a kill is not a want of memory (tests/test_runner.py).
+        {"fault": "host_oom_kill", "of": "rank"},
+        Stage.COMPILE,
+        Failure.KILLED,
         ((Failure.KILLED, TryReason.OTHER_CORES),),
     ),
     "operators-on-the-host": Case(
@@ -275,7 +276,7 @@ def test_neighbours_had_cores_of_their_own(records: dict[str, Record]) -> None:
 
 def test_memory_is_told_by_allocator_and_runtime(records: dict[str, Record]) -> None:
     """A PASS has the allocator's peak of each core, and beside it the runtime's where it told."""
-    for name, cores in (("killed-rank", 1), ("out-of-memory-at-load", 2)):
+    for name, cores in (("passing-exit-70", 1), ("out-of-memory-at-load", 2)):
         record = records[f"sick/{name}"]
         seen = record.observation
         assert seen is not None and seen.device_peak_bytes is not None
@@ -327,3 +328,29 @@ def test_nothing_of_it_can_be_published(
                 now=papers.day(30),
             )
     assert not (tmp_path / "results").exists() and not (tmp_path / "page.md").exists()
+
+
+def test_a_sick_device_is_left_alone(bench: Bench, models: Callable[[str], Path]) -> None:
+    """A process that nobody knows holds a core: its device is taken out, the run goes elsewhere."""
+    take = "import sys, torch; torch.zeros(1, device='neuron'); print('taken', flush=True); input()"
+    environment = bench.machine.environment(cores=CORES) | {"NEURON_RT_VISIBLE_CORES": "1"}
+    stranger = subprocess.Popen(
+        [bench.machine.python, "-c", take],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert stranger.stdout is not None and stranger.stdout.readline() == "taken\n"
+        case = Case({}, Stage.DONE, None)
+        record = bench.run("stranger", [asked("any", models("tiny-qwen3"), case)])["sick/any"]
+    finally:
+        stranger.communicate("")
+    assert record.result is Result.PASS, record.error
+    (first,) = record.tries
+    assert (first.failure, first.core_ids) == (Failure.DEVICE_UNAVAILABLE, (0,))
+    assert first.error is not None and str(stranger.pid) in first.error
+    assert record.core_ids[0] // 4 != 0
+    said = (bench.folder / "stranger.txt").read_text()
+    assert "device 0 is out of use from now on" in said

@@ -1,5 +1,8 @@
-"""The rendered script, byte for byte, on the stand-in: text on one and four cores, a picture, and
-experts on two cores. Its tokens are those of the same checkpoint run eagerly on the CPU."""
+"""The rendered script, byte for byte, on the stand-in: one core, cold and warm, and four.
+
+Its tokens are those of the same checkpoint run eagerly on the CPU. Pictures, experts and two cores
+run in test_job, faults in test_misbehaviour, both through the harness.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from typing import Any
 
 from pipeline.record import Run
 from pipeline.script import render
-from pipeline.words import Parallelism, Target, Task
+from pipeline.words import Target
 from tests import papers
 from tests.simulator.machine import Machine
 
@@ -75,14 +78,13 @@ def _launch(machine: Machine, asked: Run, name: str, *faults: dict[str, Any]) ->
     return Seen(facts, ended.stdout, entries, folder)
 
 
-def _reference(source: Path, seen: Seen, picture: bool = False) -> list[list[int]]:
+def _reference(source: Path, seen: Seen) -> list[list[int]]:
     """Tokens of the checkpoint on the CPU, eager, for the inputs that the launch left."""
     import torch
     from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
+    from transformers import AutoModelForCausalLM
 
-    kind: Any = AutoModelForImageTextToText if picture else AutoModelForCausalLM
-    model = kind.from_pretrained(source, dtype=torch.bfloat16).eval()
+    model: Any = AutoModelForCausalLM.from_pretrained(source, dtype=torch.bfloat16)
     (inputs,) = map(load_file, seen.folder.glob("*.safetensors"))
     made = []
     for index in range(len(seen.tokens)):
@@ -167,39 +169,3 @@ def _with_four_key_heads(source: Path, copy: Path) -> Path:
             tensors[name] = heads.reshape(4 * size, -1).contiguous()
     save_file(tensors, copy / "model.safetensors", metadata={"format": "pt"})
     return copy
-
-
-def test_a_picture(machine: Machine, models: Callable[[str], Path]) -> None:
-    """Image-text-to-text."""
-    source = models("tiny-qwen2-5-vl")
-    seen = _launch(machine, _run(source, task=Task.IMAGE_TEXT_TO_TEXT), "picture")
-    _assert_healthy(seen, 1)
-    assert seen.tokens == _reference(source, seen, picture=True)
-
-
-def test_experts_on_two_cores(machine: Machine, models: Callable[[str], Path]) -> None:
-    """Mixture of experts, expert parallel: each rank keeps its own graphs."""
-    source = models("tiny-qwen3-moe")
-    placed = papers.placement(2, parallelism=Parallelism.EXPERT)
-    asked = _run(source, placement=placed, mixture_of_experts=True)
-    seen = _launch(machine, asked, "experts")
-    _assert_healthy(seen, 2)
-    assert seen.tokens == _reference(source, seen)
-    assert seen.counted("all_calls")[:2] == (2, 4)
-
-
-def test_a_fault_ends_in_its_stage(machine: Machine, models: Callable[[str], Path]) -> None:
-    """What the compiler says is in the error, in the stage where it happened."""
-    source = models("tiny-qwen3")
-    seen = _launch(machine, _run(source), "broken", {"fault": "compiler_error", "where": "broken"})
-    assert seen.facts["stage"] == "compile"
-    assert "[NCC_IBCG901]" in seen.facts["error_message"]
-    assert seen.entries == frozenset()
-
-
-def test_a_busy_machine(machine: Machine, models: Callable[[str], Path]) -> None:
-    """Cores of another process end the run before anything is compiled."""
-    source = models("tiny-qwen3")
-    seen = _launch(machine, _run(source), "busy", {"fault": "busy_cores", "core": 0})
-    assert seen.facts["stage"] == "load"
-    assert "NeuronCore(s) not available - Requested:nc0-nc0" in seen.printed
