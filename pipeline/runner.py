@@ -217,7 +217,9 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
             lease.compiled()
 
     caches = CACHES[asked.stack.target].environment(graphs, work)
-    cores = core_environment(asked.stack.target, lease.core_ids)
+    cores = core_environment(asked.stack.target, lease.core_ids, asked.machine_cores)
+    if "OMP_NUM_THREADS" in os.environ:  # whoever says so knows
+        cores.pop("OMP_NUM_THREADS", None)
     tag = f"{folder.parent.name}#{folder.name}"
     meter = device.PeakMeter.start(lease.core_ids, tag) if paper.record.core_ids else None
     try:

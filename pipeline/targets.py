@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,9 +50,19 @@ CACHES = {
 CACHES[Target.SIMULATOR] = CACHES[Target.NEURON]
 
 
-def core_environment(target: Target, core_ids: Sequence[int]) -> dict[str, str]:
-    """Variables that tell run.py which cores of the machine are its own; the cpu has none."""
-    if target is Target.CPU or not core_ids:
+def core_environment(
+    target: Target, core_ids: Sequence[int], machine_cores: int | None
+) -> dict[str, str]:
+    """Variables that tell run.py what of the machine is its own.
+
+    core_ids: its cores, in rank order. machine_cores: how many the machine is counted with; on the
+    cpu, where a core is a process, each gets its share of the processors as threads, since threads
+    of processes that wait for each other by spinning cost more than they give.
+    """
+    if target is Target.CPU:
+        share = (os.cpu_count() or 1) // machine_cores if machine_cores else None
+        return {} if share is None else {"OMP_NUM_THREADS": str(max(1, share))}
+    if not core_ids:
         return {}
     first, last = core_ids[0], core_ids[-1]
     together = tuple(core_ids) == tuple(range(first, last + 1))
