@@ -34,14 +34,13 @@ demo: $(INSTALLED)
 	@echo "scripts to replay  build/demo/results/scripts/"
 	@echo "records and logs   build/demo/records/"
 
-# Two at a time, whole files in their order: tests/e2e and tests/simulator take minutes a file and
-# begin first, everything else fills up beside them. One thread a process, since threads of two
+# Two at a time, whole files, those with most tests first. One thread a process, since threads of two
 # processes that wait for each other by spinning cost more than they give.
 test: $(INSTALLED) lint
 	$(BIN)/python -m demo.build_models build/models
 	$(BIN)/python -m tests.simulator.venv build/simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
-		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 10
+		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
 
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check
