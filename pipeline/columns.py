@@ -1,8 +1,8 @@
 """The columns of a row: names, types and what each holds, as one explicit schema.
 
 First those that readers of the public dataset `aws-neuron/torch-neuronx-model-support` already
-query, with its names and types, then ours (DESIGN.md "Results row"). A field that was not seen is
-null. Whoever changes a column raises SCHEMA_VERSION and adds a migration (`results.MIGRATIONS`).
+query, with its names and types, then ours (docs/results.md). A field that was not seen is null.
+Whoever changes a column raises SCHEMA_VERSION and adds a migration (`results.MIGRATIONS`).
 """
 
 from __future__ import annotations
