@@ -12,7 +12,7 @@ from pathlib import Path
 from pipeline import script
 from pipeline.catalog import Catalog, Model, Runner
 from pipeline.estimate import Durations, Expected, of_refused
-from pipeline.placement import GIB, Checkpoint, Margin, PlanTable, host_bytes, ladder
+from pipeline.placement import CORE_COUNTS, GIB, Checkpoint, Margin, PlanTable, host_bytes, ladder
 from pipeline.record import Placement, Refusal, Run, StackVersions
 from pipeline.words import Failure, Target, Task
 
@@ -20,9 +20,6 @@ IMAGE_POSITIONS = 4096
 """Cache positions that placement sets aside for a prompt with a picture: most processors make 256
 to 3 000 of one. What a run really needs is known only to the processor, which planning never
 loads."""
-
-MAX_CORES = 16
-"""The most cores of one run: placement.CORE_COUNTS."""
 
 
 @dataclass(frozen=True)
@@ -150,7 +147,7 @@ def _rooms(
             dtype=catalog.dtype_for(model),
             sequence_length=_positions(catalog, model),
             core_bytes=int(runner.core_gib * GIB),
-            max_cores=min(runner.cores, MAX_CORES),
+            max_cores=min(runner.cores, CORE_COUNTS[-1]),
             margin=Margin(int(margin.gib * GIB), margin.fraction),
             plans=plans,
             cores=model.cores,

@@ -121,7 +121,12 @@ def signatures() -> tuple[Signature, ...]:
 
 def known(name: str | None) -> Signature | None:
     """The signature of that id; None for UNCLASSIFIED and for ids of other versions."""
-    return next((one for one in signatures() if one.id == name), None)
+    return None if name is None else _by_id().get(name)
+
+
+@cache
+def _by_id() -> Mapping[str, Signature]:
+    return {one.id: one for one in signatures()}
 
 
 # --- one line while the run goes on ---------------------------------------------------------------
@@ -331,13 +336,9 @@ def _group(cause: tuple[str, str, str], rows: list[Mapping[str, Any]]) -> Failur
 def _stack(run_id: str) -> str:
     """The part of a run id after the model, as words: "transformers 5.24.0, ..."."""
     try:
-        run = RunId.parse(run_id)
+        return RunId.parse(run_id).stack
     except ValueError:
         return run_id
-    return (
-        f"{run.library} {run.library_version}, {run.compiler} {run.compiler_version}, "
-        f"torch {run.torch}"
-    )
 
 
 def _normal(error: str, model_id: str) -> str:

@@ -11,10 +11,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from statistics import median
 
+from pipeline.placement import GIB
 from pipeline.record import Run
 from pipeline.words import CacheState, Failure, Result, RunId, Stage, Target
-
-GIB = 1024**3
 
 _COLD_S = 600
 _COLD_S_PER_GIB = 120

@@ -3,28 +3,21 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
 
 from pipeline import device, machine, retry, runner, watch
 from pipeline.errors import RecordError
 from pipeline.pool import Lease, device_of
-from pipeline.record import Job, Machine, Record, Run
+from pipeline.record import Job, Record, Run
 from pipeline.words import Failure, Target
 
-Say = Callable[[Run, str], None]
 
-_IDLE_S = 60
-"""Seconds after which a process that still holds a device counts as left over."""
-
-
-def execute(job: Job, settings: runner.Settings, say: Say) -> list[Record]:
+def execute(job: Job, settings: runner.Settings, say: machine.Say) -> list[Record]:
     """Execute the job's runs side by side; their records in the order of the runs.
 
     Every run ends in a record; on a machine without a usable device each says so, and the
     DeviceError is raised after that. Once `settings.stop` is set, runs that have not started stay
     without a record. RecordError when a record could not be kept in `settings.records`.
     """
-
     settings.records.mkdir(parents=True, exist_ok=True)
 
     def attempt(run: Run, lease: Lease) -> Record:
@@ -33,7 +26,7 @@ def execute(job: Job, settings: runner.Settings, say: Say) -> list[Record]:
         return record
 
     if all(run.refusal or run.stack.target is Target.CPU for run in job.runs):
-        return _execute(job, job.machine, attempt, _Health(()), say, settings)
+        return _execute(job, attempt, _Health(()), say, settings)
     try:
         devices = _usable(device.devices())
     except device.DeviceError as error:
@@ -41,17 +34,17 @@ def execute(job: Job, settings: runner.Settings, say: Say) -> list[Record]:
         for run in job.runs:
             attempt(run, lease if run.placement else Lease(()))
         raise
-    return _execute(job, job.machine, attempt, _Health(devices), say, settings)
+    return _execute(job, attempt, _Health(devices), say, settings)
 
 
 def _execute(
     job: Job,
-    has: Machine,
     attempt: machine.Attempt,
     health: _Health,
-    say: Say,
+    say: machine.Say,
     settings: runner.Settings,
 ) -> list[Record]:
+    has = job.machine
     cores = [core for one in health.devices for core in one.core_ids][: has.cores]
     records = machine.execute(
         job.runs,
@@ -104,7 +97,8 @@ class _Health:
 
     def __init__(self, devices: tuple[device.Device, ...]) -> None:
         self.devices = devices
-        self._since = {one.index: device.counters(one.core_ids) for one in devices}
+        # Of the whole machine at once; each device is held against its own part of it.
+        self._since = device.counters(tuple(core for one in devices for core in one.core_ids))
         self._sick: dict[int, str] = {}
         self._lock = threading.Lock()
 
@@ -112,11 +106,11 @@ class _Health:
         for one in self.devices:
             if not set(core_ids) & set(one.core_ids):
                 continue
-            device.wait_idle(one.core_ids, _IDLE_S, watch.groups())
+            device.wait_idle(one.core_ids, apart_from=watch.groups())
             with self._lock:
                 # Neighbours on one device all have to hear of a fault, whoever asks first.
                 known = self._sick.get(one.index)
-                found = known or device.health(one.core_ids, self._since[one.index], watch.groups())
+                found = known or device.health(one.core_ids, self._since, watch.groups())
                 if found:
                     self._sick[one.index] = found
                     return found

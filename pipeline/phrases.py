@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pipeline import cache
-from pipeline.words import Failure, Result, RunId, Stage, Target
+from pipeline.words import Failure, Result, RunId, Stage, Target, cores
 
 Row = Mapping[str, Any]
 
@@ -37,10 +37,7 @@ def memory(row: Row) -> str:
 
 def tries(row: Row) -> str:
     """What the earlier tries ended in: "after out of memory on 1 core"; "" when there were none."""
-    told = [
-        f"{_ending(earlier)} on {earlier['cores']} core{'' if earlier['cores'] == 1 else 's'}"
-        for earlier in row["tries"] or ()
-    ]
+    told = [f"{_ending(earlier)} on {cores(earlier['cores'])}" for earlier in row["tries"] or ()]
     return f"after {_few(told, ', then ')}" if told else ""
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 
+from pipeline import words
 from pipeline.footprint import Checkpoint, Footprint, Tensor, quantisation, read
 from pipeline.plan_table import ModelClass, PlanTable
 from pipeline.record import Placement, Refusal
@@ -26,7 +27,6 @@ __all__ = [
     "Tensor",
     "host_bytes",
     "ladder",
-    "place",
 ]
 
 CORE_COUNTS = (1, 2, 4, 8, 16)
@@ -90,37 +90,6 @@ def host_bytes(placement: Placement, target: Target) -> int:
     fixed = _COMPILER_GIB.get(target, _OTHER_COMPILER_GIB) + _RANK_GIB * placement.cores
     check = _REFERENCE * placement.weight_bytes * placement.cores + _RANK_GIB * GIB
     return ceil(max(held + fixed * GIB, check))
-
-
-def place(
-    checkpoint: Checkpoint,
-    *,
-    task: Task,
-    dtype: str,
-    sequence_length: int,
-    core_bytes: int,
-    max_cores: int,
-    margin: Margin,
-    plans: PlanTable,
-    cores: int | None = None,
-    parallelism: Parallelism | None = None,
-    host_bytes: int | None = None,
-) -> Placement | Refusal:
-    """The smallest allowed placement that fits and divides, or why there is none: see `ladder`."""
-    found = ladder(
-        checkpoint,
-        task=task,
-        dtype=dtype,
-        sequence_length=sequence_length,
-        core_bytes=core_bytes,
-        max_cores=max_cores,
-        margin=margin,
-        plans=plans,
-        cores=cores,
-        parallelism=parallelism,
-        host_bytes=host_bytes,
-    )
-    return found if isinstance(found, Refusal) else found[0]
 
 
 def ladder(
@@ -189,7 +158,7 @@ def ladder(
             best = _choose(model, count, fitting)
             note = _notes(checkpoint, model, best, reasons, asked=bool(cores or parallelism))
             if rungs:
-                note += f"; {_cores(rungs[-1].cores)} ran out of device memory"
+                note += f"; {words.cores(rungs[-1].cores)} ran out of device memory"
             rungs.append(best.model_copy(update={"reason": note}))
     if rungs:
         return tuple(rungs)
@@ -287,14 +256,10 @@ def _shortage(
         return text
     if host_bytes is not None and need * cores > host_bytes:
         return (
-            f"needs {need * cores / GIB:.1f} GiB over {_cores(cores)}, "
+            f"needs {need * cores / GIB:.1f} GiB over {words.cores(cores)}, "
             f"above the machine's {host_bytes / GIB:.1f} GiB"
         )
     return None
-
-
-def _cores(count: int) -> str:
-    return "1 core" if count == 1 else f"{count} cores"
 
 
 def _choose(model: Footprint, cores: int, fitting: Mapping[Parallelism, Placement]) -> Placement:

@@ -16,7 +16,7 @@ from pipeline.errors import UsageError
 from pipeline.estimate import Durations, Past
 from pipeline.placement import Checkpoint, PlanTable
 from pipeline.record import Job, Plan, Record, Refusal, Run, Skipped, StackVersions
-from pipeline.words import Failure, Result, Stage
+from pipeline.words import Failure, Result, Stage, cores
 
 _ROW_CLOCK = timedelta(milliseconds=1)
 _MAX_REASON = 4_000
@@ -227,8 +227,7 @@ def _left_out(run: Run, left_s: float) -> Skipped:
 
 
 def _cores(run: Run) -> str:
-    count = run.placement.cores if run.placement else 0
-    return "1 core" if count == 1 else f"{count} cores"
+    return cores(run.placement.cores if run.placement else 0)
 
 
 def _selected(run_id: str, wishes: Sequence[str]) -> bool:
@@ -311,8 +310,7 @@ def _due(
     if before.revision != asked.revision:
         return f"other revision: {_short(before.revision)} then, {_short(asked.revision)} now"
     if found.outgrown is not None:
-        few = "1 core" if found.outgrown == 1 else f"{found.outgrown} cores"
-        return f"ran out of device memory on {few}: {_cores(asked)} are next"
+        return f"ran out of device memory on {cores(found.outgrown)}: {_cores(asked)} are next"
     if before.script_sha256 != asked.script_sha256:
         return "other script: its template, prompts, placement or stack changed"
     if before.failure is Failure.TIMEOUT and before.wall_s and before.wall_s < cap_s:

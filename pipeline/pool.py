@@ -15,12 +15,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 
+from pipeline.placement import CORE_COUNTS
 from pipeline.record import Machine, Record, Run
 from pipeline.words import Failure, TryReason
 
 CORES_PER_DEVICE = 4
 
-SIZES = (1, 2, 4, 8, 16)
+SIZES = CORE_COUNTS
 """Numbers of cores that are handed out together."""
 
 UNKNOWN_SHARE = 2

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -50,18 +51,69 @@ def end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def module_environment() -> dict[str, str]:
-    """Environment of a process that runs a model of this package on the CPU."""
+def python_path() -> str:
+    """PYTHONPATH with which a process finds this package, wherever it is started."""
     root = str(Path(__file__).resolve().parent.parent)
+    return os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+
+
+def module_environment() -> dict[str, str]:
+    """Environment of a process that runs a module of this package on the CPU."""
     return {
         **os.environ,
-        "PYTHONPATH": os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")])),
+        "PYTHONPATH": python_path(),
         # It must not take a core of the device it is a check of: no torch_neuronx at import.
         "TORCH_DEVICE_BACKEND_AUTOLOAD": "0",
         "TOKENIZERS_PARALLELISM": "false",
         "HF_HUB_DISABLE_PROGRESS_BARS": "1",
         "TRANSFORMERS_VERBOSITY": "error",
     }
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How a process ended by itself. code: its exit code, negative = ended by that signal."""
+
+    code: int
+    out: bytes
+    err: bytes
+
+
+def run(
+    command: Sequence[str],
+    question: bytes = b"",
+    *,
+    limit_s: float,
+    stop: threading.Event | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Ended:
+    """Run a process to its end, with `question` on its standard input.
+
+    Unanswered when it does not start, takes longer than `limit_s`, or `stop` is set meanwhile;
+    nothing of it is left then.
+    """
+    pipe = subprocess.PIPE
+    try:
+        process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
+    except OSError as error:
+        raise Unanswered(f"did not start: {error}") from error
+    began = time.monotonic()
+    given: bytes | None = question
+    try:
+        while True:
+            try:
+                out, err = process.communicate(given, timeout=_POLL_S)
+                return Ended(process.returncode, out, err)
+            except subprocess.TimeoutExpired:
+                given = None  # communicate goes on with what it was given first
+                if time.monotonic() - began > limit_s:
+                    raise Unanswered(f"did not answer within {limit_s:g} s") from None
+                if stop is not None and stop.is_set():
+                    raise Unanswered("was stopped") from None
+    finally:
+        if process.returncode is None:
+            end(process)
+            process.communicate()
 
 
 def ask(
@@ -74,35 +126,13 @@ def ask(
 ) -> bytes:
     """What a process answers on standard output to what it is asked on standard input.
 
-    Unanswered when it does not start, fails (with its last line of standard error), takes longer
-    than `limit_s`, or `stop` is set meanwhile; nothing of it is left then.
+    Unanswered as `run`, and when it fails (with its last line of standard error).
     """
-    pipe = subprocess.PIPE
-    try:
-        process = start(command, stdin=pipe, stdout=pipe, stderr=pipe, env=environment)
-    except OSError as error:
-        raise Unanswered(f"did not start: {error}") from error
-    began = time.monotonic()
-    given: bytes | None = question
-    try:
-        while True:
-            try:
-                stdout, stderr = process.communicate(given, timeout=_POLL_S)
-                break
-            except subprocess.TimeoutExpired:
-                given = None  # communicate goes on with what it was given first
-                if time.monotonic() - began > limit_s:
-                    raise Unanswered(f"did not answer within {limit_s:g} s") from None
-                if stop is not None and stop.is_set():
-                    raise Unanswered("was stopped") from None
-    finally:
-        if process.returncode is None:
-            end(process)
-            process.communicate()
-    if process.returncode:
-        said = stderr.decode(errors="replace").strip().splitlines()
-        raise Unanswered(f"ended with {process.returncode}: {said[-1] if said else 'no message'}")
-    return stdout
+    ended = run(command, question, limit_s=limit_s, stop=stop, environment=environment)
+    if ended.code:
+        said = ended.err.decode(errors="replace").strip().splitlines()
+        raise Unanswered(f"ended with {ended.code}: {said[-1] if said else 'no message'}")
+    return ended.out
 
 
 @contextlib.contextmanager

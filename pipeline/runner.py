@@ -38,18 +38,14 @@ from pipeline.record import (
     read,
     write,
 )
+from pipeline.retry import INTERRUPTED
 from pipeline.store import Store
 from pipeline.targets import CACHES, core_environment
 from pipeline.watch import LOG_NAME, SCRIPT_NAME
 from pipeline.words import Failure, Result, Stage, Target, TryReason
 
-INTERRUPTED = "the harness was interrupted"
-
 _BALLAST = 1024 * 1024
 """Bytes set aside in the run's folder: freed when the disk is full, so that the record fits."""
-
-_IDLE_S = 60
-"""Seconds that a device may need to let go of the processes of a run that was killed."""
 
 
 @dataclass(frozen=True)
@@ -218,8 +214,6 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
 
     caches = CACHES[asked.stack.target].environment(graphs, work)
     cores = core_environment(asked.stack.target, lease.core_ids, asked.machine_cores)
-    if "OMP_NUM_THREADS" in os.environ:  # whoever says so knows
-        cores.pop("OMP_NUM_THREADS", None)
     tag = f"{folder.parent.name}#{folder.name}"
     meter = device.PeakMeter.start(lease.core_ids, tag) if paper.record.core_ids else None
     try:
@@ -236,7 +230,7 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
         peaks = meter.stop() if meter else None
     if paper.record.core_ids:
         with contextlib.suppress(device.DeviceError):  # the machine's health is asked for next
-            device.wait_idle(lease.core_ids, _IDLE_S, watch.groups() - {ended.group})
+            device.wait_idle(lease.core_ids, apart_from=watch.groups() - {ended.group})
     watch.forget(ended.group)
     seen = watch.observation(folder)
     found = cache.state(seen.all_calls if seen else None, len(restored))

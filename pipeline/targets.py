@@ -57,11 +57,13 @@ def core_environment(
 
     core_ids: its cores, in rank order. machine_cores: how many the machine is counted with; on the
     cpu, where a core is a process, each gets its share of the processors as threads, since threads
-    of processes that wait for each other by spinning cost more than they give.
+    of processes that wait for each other by spinning cost more than they give. Whoever has set
+    another number knows why.
     """
     if target is Target.CPU:
-        share = (os.cpu_count() or 1) // machine_cores if machine_cores else None
-        return {} if share is None else {"OMP_NUM_THREADS": str(max(1, share))}
+        if machine_cores is None or "OMP_NUM_THREADS" in os.environ:
+            return {}
+        return {"OMP_NUM_THREADS": str(max(1, (os.cpu_count() or 1) // machine_cores))}
     if not core_ids:
         return {}
     first, last = core_ids[0], core_ids[-1]

@@ -175,6 +175,11 @@ class CacheState(StrEnum):
     PARTIAL = "partial"
 
 
+def cores(count: int) -> str:
+    """ "1 core", "4 cores"."""
+    return "1 core" if count == 1 else f"{count} cores"
+
+
 def same_version(found: str, wanted: str) -> bool:
     """Equal, or with parts behind it that only `found` has: "2.14.0+cpu", "2.35.30.0-dd58".
 
@@ -229,6 +234,14 @@ class RunId:
                 f"{self.compiler}-{self.compiler_version}",
                 f"torch-{self.torch}",
             )
+        )
+
+    @property
+    def stack(self) -> str:
+        """What is left of it without the model, in words: "transformers 5.24.0, ..."."""
+        return (
+            f"{self.library} {self.library_version}, {self.compiler} {self.compiler_version}, "
+            f"torch {self.torch}"
         )
 
     @property

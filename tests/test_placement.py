@@ -25,7 +25,6 @@ from pipeline.placement import (
     Tensor,
     host_bytes,
     ladder,
-    place,
 )
 from pipeline.record import Placement, Refusal
 from pipeline.words import Failure, Parallelism, Target, Task
@@ -103,7 +102,7 @@ def table() -> PlanTable:
 def placed(
     found: Checkpoint, task: Task = Task.TEXT_GENERATION, **options: Any
 ) -> Placement | Refusal:
-    """`place` as for a trn2 instance of four devices, but for `options`."""
+    """The smallest of `ladder`, as for a trn2 instance of four devices, but for `options`."""
     usual: dict[str, Any] = {
         "task": task,
         "dtype": "bfloat16",
@@ -113,7 +112,8 @@ def placed(
         "margin": MARGIN,
         "plans": table(),
     }
-    return place(found, **(usual | options))
+    rungs = ladder(found, **(usual | options))
+    return rungs if isinstance(rungs, Refusal) else rungs[0]
 
 
 def outcome(row: Row) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pipeline import diagnosis, retry, runner, script
+from pipeline import diagnosis, retry, script
 from pipeline.record import Record, Run, Try
 from pipeline.retry import next_try
 from pipeline.words import Failure, Parallelism, Stage, Target, TryReason
@@ -179,8 +179,8 @@ def test_what_stands_is_not_tried_again() -> None:
 
 def test_an_interrupted_harness_is_obeyed() -> None:
     """Who stops the harness does not want its runs to start again."""
-    assert retry.INTERRUPTED == runner.INTERRUPTED
-    assert next_try(_failed(Failure.KILLED, error=f"{runner.INTERRUPTED} (SIGTERM)")) is None
+    assert retry.INTERRUPTED == "the harness was interrupted"
+    assert next_try(_failed(Failure.KILLED, error=f"{retry.INTERRUPTED} (SIGTERM)")) is None
     assert next_try(_failed(Failure.KILLED, error="run.py died of SIGTERM")) is not None
 
 

@@ -24,6 +24,7 @@ import pytest
 from pipeline import cache, log, runner, script
 from pipeline.pool import Lease
 from pipeline.record import Record, Run, read, unfinished
+from pipeline.retry import INTERRUPTED
 from pipeline.store import open_store
 from pipeline.words import Failure, Result, Stage, Target, TryReason
 from tests import papers
@@ -314,7 +315,7 @@ def test_a_stop_ends_the_script(execute: Execute) -> None:
     threading.Timer(1.0, execute.settings.stop.set).start()
     record = execute("tell(stage='compile'); time.sleep(600)")
     assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
-    assert record.error == runner.INTERRUPTED
+    assert record.error == INTERRUPTED
 
 
 def test_a_refusal_becomes_a_record(tmp_path: Path) -> None:

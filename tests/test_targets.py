@@ -23,7 +23,10 @@ def test_neuron_cores_are_named(cores: tuple[int, ...], told: str) -> None:
 
 def test_processes_on_the_cpu_share_its_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each gets its share of threads, one at least; without a count of cores nothing is said."""
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: 16)
     assert core_environment(Target.CPU, (0, 1), 4) == {"OMP_NUM_THREADS": "4"}
     assert core_environment(Target.CPU, (0, 1), 32) == {"OMP_NUM_THREADS": "1"}
     assert core_environment(Target.CPU, (0, 1), None) == {}
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    assert core_environment(Target.CPU, (0, 1), 4) == {}

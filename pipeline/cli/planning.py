@@ -262,6 +262,14 @@ def one_run(
     what: str, list_path: Path, results: Path, facts_cache: Path, stacks: tuple[str, ...]
 ) -> Run:
     """The one run that a run id, a glob or a model id names."""
+    (run,) = one_plan(what, list_path, results, facts_cache, stacks).runs
+    return run
+
+
+def one_plan(
+    what: str, list_path: Path, results: Path, facts_cache: Path, stacks: tuple[str, ...]
+) -> Plan:
+    """The plan of that one run."""
     from pipeline.plan import Request
 
     request = Request(stacks, (what,), force=True)
@@ -275,13 +283,13 @@ def one_run(
         )
     if not found:
         raise UsageError("; ".join(f"{skip.run_id}: {skip.reason}" for skip in made.skipped))
-    return found[0]
+    return made
 
 
 def _plan_table(made: Plan) -> str:
     """Jobs with their runs, what is refused, what is left out; models by id if of one stack."""
     from pipeline.view import columns
-    from pipeline.words import RunId
+    from pipeline.words import RunId, cores
 
     ids = [*(run.run_id for run in made.runs), *(skip.run_id for skip in made.skipped)]
     stacks = {run_id.partition("@")[2] for run_id in ids}
@@ -301,15 +309,14 @@ def _plan_table(made: Plan) -> str:
     else:
         lines.append("nothing is planned" if not made.refused else "nothing to run")
     if alone:
-        versions = [part.replace("-", " ", 1) for part in stacks.pop().split("@")]
-        lines.append(f"stack: {', '.join(versions)}")
+        lines.append(f"stack: {RunId.parse(ids[0]).stack}")
     for job in made.jobs:
         machine = job.machine
         lines += [
             "",
             f"job {job.job_id} on {', '.join(job.labels)}: {count(job.runs, 'run')}, "
             f"about {_minutes(job.estimated_s)} min, {_minutes(job.limit_s)} at most",
-            f"  machine: {_cores(machine.cores)}, {machine.host_bytes / 2**30:.0f} GiB of host "
+            f"  machine: {cores(machine.cores)}, {machine.host_bytes / 2**30:.0f} GiB of host "
             f"memory, {machine.compilations} compiling at once",
         ]
         cells = [("run", "cores", "GiB/core", "host GiB", "minutes", "limit", "why")]
@@ -337,10 +344,6 @@ def _plan_table(made: Plan) -> str:
             lines += ["", f"{title}: {len(pairs)}"]
             lines += [f"  {line}" for line in columns(pairs)]
     return "\n".join(lines)
-
-
-def _cores(number: int) -> str:
-    return "1 core" if number == 1 else f"{number} cores"
 
 
 def _minutes(seconds: float) -> str:

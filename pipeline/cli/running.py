@@ -6,7 +6,6 @@ import json
 import sys
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,12 +24,13 @@ from pipeline.cli.options import (
     results_option,
     stack_option,
 )
-from pipeline.cli.planning import one_run
+from pipeline.cli.planning import one_plan
 from pipeline.errors import EnvironmentFault, RunsFailed
+from pipeline.words import cores
 
 if TYPE_CHECKING:
-    from pipeline.catalog import Catalog, Runner
-    from pipeline.record import Job, Machine, Record, Run
+    from pipeline.catalog import Catalog
+    from pipeline.record import Job, Plan, Record, Run
     from pipeline.runner import Settings
 
 
@@ -93,15 +93,13 @@ def run(
             remedy="pip install 'trn-qualify[run]'",
         ) from error
     catalog = load(list_path)
-    planned = _jobs(what, catalog, list_path, results, facts_cache, stacks)
+    planned = _jobs(what, list_path, results, facts_cache, stacks)
     runs = [asked for job in planned for asked in job.runs]
     if no_store:
         store_url = ""
     elif store_url is None:
         store_url = catalog.defaults.store or "build/graphs"
-    settings = replace(
-        _settings(catalog, list_path, records, store_url, references), everything=whole_store
-    )
+    settings = _settings(catalog, list_path, records, store_url, references, everything=whole_store)
     say = _progress(runs, to_stderr=as_json)
     for asked in runs:
         say(asked, f"{_how(asked)}; due: {asked.reason}")
@@ -120,23 +118,14 @@ def run(
 
 def _jobs(
     what: str,
-    catalog: Catalog,
     list_path: Path,
     results: Path,
     facts_cache: Path,
     stacks: tuple[str, ...],
 ) -> list[Job]:
-    """The jobs in a plan or job file, or one of a model's run; refused runs in one of their own."""
+    """The jobs in a plan or job file, or of a model's run; refused runs in one of their own."""
     from pipeline.errors import RecordError
-    from pipeline.record import (
-        MAX_PAPER_BYTES,
-        SCHEMA_VERSION,
-        Job,
-        Machine,
-        Plan,
-        parse,
-        read_bytes,
-    )
+    from pipeline.record import MAX_PAPER_BYTES, SCHEMA_VERSION, Job, Plan, parse, read_bytes
 
     if what == "-":
         text, where = sys.stdin.buffer.read(MAX_PAPER_BYTES + 1), "standard input"
@@ -145,8 +134,7 @@ def _jobs(
     elif Path(what).is_file() or what.endswith(".json"):
         text, where = read_bytes(Path(what)), what
     else:
-        asked = one_run(what, list_path, results, facts_cache, stacks)
-        return [_job_of([asked], _machine(catalog.runners[asked.runner]))]
+        return _all_jobs(one_plan(what, list_path, results, facts_cache, stacks))
     try:
         is_job = "job_id" in json.loads(text)
     except (ValueError, TypeError, RecursionError):
@@ -160,36 +148,36 @@ def _jobs(
             where=where,
             remedy="plan and run with the same version",
         )
-    nothing = Machine(cores=1, host_bytes=0, compilations=1)
-    refused = [_job_of(made.refused, nothing)] if made.refused else []
-    return [*made.jobs, *refused]
+    return _all_jobs(made)
 
 
-def _job_of(runs: Sequence[Run], machine: Machine) -> Job:
-    """A job of runs outside any plan's."""
-    from pipeline.record import Job
+def _all_jobs(made: Plan) -> list[Job]:
+    return [*made.jobs, *([_refused(made.refused)] if made.refused else [])]
+
+
+def _refused(runs: Sequence[Run]) -> Job:
+    """Runs that no machine takes part in, as a job of their own."""
+    from pipeline.record import Job, Machine
 
     return Job(
-        job_id="here",
+        job_id="refused",
         runner=runs[0].runner,
         labels=(),
-        machine=machine,
+        machine=Machine(cores=1, host_bytes=0, compilations=1),
         estimated_s=sum(run.estimated_s for run in runs),
         limit_s=sum(run.limit_s for run in runs),
         runs=tuple(runs),
     )
 
 
-def _machine(runner: Runner) -> Machine:
-    from pipeline.record import Machine
-
-    return Machine(
-        cores=runner.cores, host_bytes=int(runner.host_gib * 2**30), compilations=runner.slots
-    )
-
-
 def _settings(
-    catalog: Catalog, list_path: Path, records: Path, store: str, references: Path
+    catalog: Catalog,
+    list_path: Path,
+    records: Path,
+    store: str,
+    references: Path,
+    *,
+    everything: bool = False,
 ) -> Settings:
     """What all runs share; a judge that is not there or not calibrated is refused beforehand."""
     from pipeline.judge import find_calibration
@@ -211,6 +199,7 @@ def _settings(
         store=open_store(store) if store else None,
         references=references.resolve(),
         judge=judge,
+        everything=everything,
         provenance=provenance(),
     )
 
@@ -234,5 +223,5 @@ def _how(asked: Run) -> str:
     if asked.refusal or asked.placement is None:
         return "refused without running"
     placed = asked.placement
-    cores = f"{placed.cores} core{'s' if placed.cores > 1 else ''}"
-    return cores if placed.cores == 1 else f"{cores}, {placed.parallelism} parallel"
+    told = cores(placed.cores)
+    return told if placed.cores == 1 else f"{told}, {placed.parallelism} parallel"

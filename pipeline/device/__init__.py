@@ -6,6 +6,7 @@ cannot be asked at all is a DeviceError that says what to install or check.
 
 from pipeline.device.health import Counters, counters, health
 from pipeline.device.listing import (
+    IDLE_S,
     Device,
     DeviceError,
     Process,
@@ -25,6 +26,7 @@ from pipeline.device.versions import (
 )
 
 __all__ = [
+    "IDLE_S",
     "RUNTIME_PACKAGE",
     "SYSFS",
     "Counters",

@@ -17,6 +17,9 @@ from typing import Any
 from pipeline.device.tools import Answer, NoAnswerError, ask
 from pipeline.errors import EnvironmentFault
 
+IDLE_S = 60.0
+"""Seconds that a device may need to let go of processes that were killed; an assumption."""
+
 _POLL_S = 0.5
 _JSON_ENDS = (
     "https://awsdocs-neuron.readthedocs-hosted.com/en/latest/about-neuron/announcements/"
@@ -168,7 +171,7 @@ def free_cores(listed: tuple[Device, ...]) -> tuple[int, ...]:
 
 
 def wait_idle(
-    core_ids: tuple[int, ...], timeout_s: float, apart_from: Collection[int] = ()
+    core_ids: tuple[int, ...], timeout_s: float = IDLE_S, apart_from: Collection[int] = ()
 ) -> tuple[Process, ...]:
     """Wait until no process is on the devices of these cores, the groups `apart_from` left out.
 

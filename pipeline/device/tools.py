@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,21 +46,8 @@ def ask(name: str, *arguments: str, limit_s: float = LIMIT_S) -> Answer:
     if program is None:
         raise NoAnswerError(f"{name} is neither on PATH nor in {TOOLS}")
     try:
-        # In a session of its own, ended as a whole: a pipe's reader waits for every process that
-        # holds its other end, those that a hanging program has started included.
-        process = processes.start(
-            [program, *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-    except OSError as error:
-        raise NoAnswerError(f"{command} could not be started: {error}") from error
-    try:
-        out, err = process.communicate(timeout=limit_s)
-    except subprocess.TimeoutExpired:
-        processes.end(process)
-        process.communicate()
-        raise NoAnswerError(f"{command} did not answer within {limit_s:g} s") from None
-    texts = (stream.decode(errors="replace") for stream in (out, err))
-    return Answer(command, process.returncode, *texts)
+        ended = processes.run([program, *arguments], limit_s=limit_s)
+    except processes.Unanswered as error:
+        raise NoAnswerError(f"{command} {error}") from error
+    texts = (stream.decode(errors="replace") for stream in (ended.out, ended.err))
+    return Answer(command, ended.code, *texts)

@@ -41,7 +41,7 @@ def rank_killed(context: Context) -> Seen:
     time.sleep(5)
     alone = "had ended" if ranks[0][0].poll() is not None else "still ran"
     workers = [finish(process, log, 0.0) for process, log in ranks]
-    left = device.wait_idle(context.cores, 60)
+    left = device.wait_idle(context.cores)
     again = judge_ranks(group(context, 2))
     text = (
         f"{joined} of 2 ranks were in the collective; 5 s after rank 1 was killed rank 0 {alone}: "

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from pipeline import diagnosis, script
+from pipeline import diagnosis, processes, script, targets
 from pipeline.record import Observation, Placement, Run, StackVersions
 from pipeline.targets import CACHES
 from pipeline.words import Parallelism, Stage, Target, Task
@@ -187,13 +187,12 @@ def core_environment(
 
 def own_environment(context: Context, graphs: Path | None = None) -> dict[str, str]:
     """This process's environment without what Neuron reads, and caches inside the folder."""
-    root = str(Path(__file__).resolve().parents[2])
     made = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(("NEURON_RT_", "TORCH_NEURONX_", "NKI_"))
     }
-    made["PYTHONPATH"] = os.pathsep.join(filter(None, [root, os.environ.get("PYTHONPATH")]))
+    made["PYTHONPATH"] = processes.python_path()
     directory = graphs or context.folder / "graphs"
     directory.mkdir(parents=True, exist_ok=True)
     return made | CACHES[Target.NEURON].environment(directory, context.folder)
@@ -201,8 +200,8 @@ def own_environment(context: Context, graphs: Path | None = None) -> dict[str, s
 
 def run_environment(context: Context, graphs: Path) -> dict[str, str]:
     """The environment in which the runner starts run.py on the context's cores."""
-    given = ",".join(map(str, context.cores))
-    return own_environment(context, graphs) | {"NEURON_RT_VISIBLE_CORES": given}
+    given = targets.core_environment(Target.NEURON, context.cores, None)
+    return own_environment(context, graphs) | given
 
 
 @contextlib.contextmanager

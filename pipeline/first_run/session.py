@@ -20,8 +20,6 @@ from pipeline.first_run.report import Outcome, Report, Result
 from pipeline.provenance import provenance
 from pipeline.record import StackVersions
 
-_IDLE_S = 60.0
-
 
 def first_run(
     output: Path,
@@ -98,7 +96,7 @@ def _try(check: Check, report: Report, folder: Path, shared: Path, stack: StackV
     return Result(check, outcome, text, round(time.monotonic() - began, 1), cores)
 
 
-def choose_cores(count: int, wait_s: float = _IDLE_S) -> tuple[int, ...]:
+def choose_cores(count: int, wait_s: float = device.IDLE_S) -> tuple[int, ...]:
     """Cores of a device that is idle, or becomes so in time; () = there is none.
 
     One core is the device's last, so that its id tells it from a count; several are its first.
