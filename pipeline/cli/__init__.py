@@ -8,6 +8,7 @@ from pipeline.cli import planning  # isort: skip -- commands are documented in t
 from pipeline.cli import running  # isort: skip
 from pipeline.cli import reading  # isort: skip
 from pipeline.cli import doctoring  # isort: skip
+from pipeline.cli import actions  # isort: skip
 from pipeline.cli.group import main
 
-__all__ = ["doctoring", "main", "planning", "reading", "running"]
+__all__ = ["actions", "doctoring", "main", "planning", "reading", "running"]
