@@ -11,13 +11,14 @@ INSTALLED := .venv/installed
 QUALIFY := $(BIN)/qualify
 DEMO := --list demo/models.yaml --results build/demo/results
 DEMO_RUN := $(DEMO) --facts-cache build/demo/facts --records build/demo/records
+WORKFLOWS := $(wildcard .github/workflows/*.yml)
 MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5-vl
 
 # Each run compiles into a fresh directory, and in each Inductor would first compile one program per
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test lint docs clean
+.PHONY: demo test test-fast lint docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -42,10 +43,19 @@ test: $(INSTALLED) lint
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
 
+# What needs no model and no stand-in: the tests of single modules, for pull requests.
+test-fast: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile -m 'not models' \
+		--ignore tests/e2e --ignore tests/simulator --ignore tests/workflows
+
 lint: $(INSTALLED)
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
+	$(BIN)/actionlint $(WORKFLOWS)
+	$(BIN)/zizmor --quiet --offline --persona pedantic .github
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
+	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions $(wildcard .github/actions/*/action.yml)
 
 # Everything in the repository that is generated, made again.
 docs: $(INSTALLED)

@@ -72,6 +72,13 @@ class EnvironmentFault(QualifyError):
     meaning = "this machine lacks what the command needs"
 
 
+class GitHubError(QualifyError):
+    """GitHub's API refused, failed or could not be reached."""
+
+    exit_code = 8
+    meaning = "GitHub did not answer as needed"
+
+
 class RunsFailed(QualifyError):
     """The command worked; at least one run ended in FAIL or ERROR (only with --strict)."""
 

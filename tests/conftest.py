@@ -26,6 +26,13 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
     return lambda name: build(out, [name])[name]
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Marks the tests that use a real model, so that the fast ones can be chosen."""
+    for item in items:
+        if isinstance(item, pytest.Function) and "models" in item.fixturenames:
+            item.add_marker(pytest.mark.models)
+
+
 @pytest.fixture
 def in_tmp(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """An empty working directory."""

@@ -1,0 +1,575 @@
+"""GitHub's REST API, as far as the workflows need it, over PyGithub.
+
+What is sent twice does the same as sent once, or it is not sent twice: reads and edits are
+repeated after a server's failure, creations are not, since nobody knows whether they were done.
+Refusals for too many requests are repeated for all, after the time that GitHub asks for.
+
+https://docs.github.com/en/rest
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+
+from pipeline.errors import EnvironmentFault, GitHubError
+
+if TYPE_CHECKING:
+    from github.CheckRun import CheckRun
+    from github.GithubException import GithubException
+    from github.Issue import Issue as RemoteIssue
+    from github.PullRequest import PullRequest as RemotePullRequest
+    from github.Repository import Repository
+
+    from pipeline.actions.workflow import Workflow
+
+__all__ = [
+    "ACTIONS_LOGIN",
+    "MAX_TEXT",
+    "Conclusion",
+    "GitHub",
+    "GitHubError",
+    "Issue",
+    "Permission",
+    "PullRequest",
+    "State",
+    "fit",
+    "same_text",
+]
+
+ACTIONS_LOGIN = "github-actions[bot]"
+"""Who writes with a job's GITHUB_TOKEN. It cannot be asked for: `GET /user` is refused to such
+tokens (https://docs.github.com/en/rest/users/users, "Get the authenticated user"). No person can
+have it: logins of people hold no brackets."""
+
+MAX_TEXT = 65_000
+"""Characters of a body. GitHub refuses more than 65 536, and 65 535 for a check's summary."""
+
+_CUT = "\n\n*Cut here: GitHub holds no more. All of it is in the summary of the run.*\n"
+_CHECK_ID = "trn-qualify"
+"""external_id of our checks; those that Actions makes for jobs have another."""
+
+_ATTEMPTS = 4
+_FIRST_WAIT_S = 2.0
+_LONGEST_WAIT_S = 120.0
+"""A job pays for waiting by the minute; above this it ends and says when to come back."""
+_TIMEOUT_S = 30
+_LOGIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,99})(?:\[bot\])?", re.ASCII)
+
+State = Literal["open", "closed", "all"]
+Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out"]
+T = TypeVar("T")
+
+
+class Permission(StrEnum):
+    """What a person may do in the repository; `maintain` counts as write, `triage` as read."""
+
+    ADMIN = "admin"
+    WRITE = "write"
+    READ = "read"
+    NONE = "none"
+
+    @property
+    def writes(self) -> bool:
+        """Whether it allows to push."""
+        return self in (Permission.ADMIN, Permission.WRITE)
+
+
+@dataclass(frozen=True)
+class PullRequest:
+    """A pull request. head_repository: owner/name, None when it was deleted."""
+
+    number: int
+    title: str
+    body: str
+    state: str
+    merged: bool
+    author: str
+    head_sha: str
+    head_ref: str
+    head_repository: str | None
+    base_ref: str
+    url: str
+
+
+@dataclass(frozen=True)
+class Issue:
+    """An issue. author: "ghost" when the account was deleted."""
+
+    number: int
+    title: str
+    body: str
+    state: str
+    author: str
+    labels: tuple[str, ...]
+    url: str
+
+
+def fit(body: str) -> str:
+    """`body`, cut at the end of a line with a note where it is longer than GitHub holds."""
+    if len(body) <= MAX_TEXT:
+        return body
+    kept = body[: MAX_TEXT - len(_CUT)]
+    return (kept.rpartition("\n")[0] or kept) + _CUT
+
+
+def same_text(one: str, other: str) -> bool:
+    """Whether two bodies show the same: line ends and blanks around them are GitHub's affair."""
+    return _plain(one) == _plain(other)
+
+
+def _plain(text: str) -> str:
+    return text.replace("\r\n", "\n").strip()
+
+
+class GitHub:
+    """One repository on GitHub. Every method raises GitHubError when GitHub does not do it."""
+
+    def __init__(
+        self,
+        repository: str,
+        token: str,
+        api_url: str = "https://api.github.com",
+        *,
+        login: str = ACTIONS_LOGIN,
+        sleep: Callable[[float], None] = time.sleep,
+        seconds_between_writes: float = 1.0,
+    ) -> None:
+        """repository: owner/name. login: whose token it is, hence which comments are our own.
+
+        seconds_between_writes: GitHub asks for one, else it takes them for abuse
+        (https://docs.github.com/en/rest/using-the-rest-api/best-practices-for-using-the-rest-api).
+        """
+        try:
+            from github import Auth, Github
+        except ImportError:
+            raise EnvironmentFault(
+                "PyGithub is not installed", remedy="pip install 'trn-qualify[actions]'"
+            ) from None
+        self.repository = repository
+        self.login = login
+        self._token = token
+        self._sleep = sleep
+        self._repository: Repository = Github(
+            auth=Auth.Token(token),
+            base_url=api_url,
+            timeout=_TIMEOUT_S,
+            per_page=100,
+            retry=None,
+            seconds_between_requests=None,
+            seconds_between_writes=seconds_between_writes,
+            lazy=True,
+        ).get_repo(repository)
+
+    @classmethod
+    def of(cls, workflow: Workflow) -> Self:
+        """The repository of this job; EnvironmentFault when the step has no token."""
+        if workflow.token is None:
+            raise EnvironmentFault(
+                "GITHUB_TOKEN is not set: this command asks GitHub",
+                remedy="give the step the job's token in its `env:`",
+            )
+        return cls(workflow.repository, workflow.token, workflow.api_url)
+
+    def __repr__(self) -> str:
+        return f"GitHub({self.repository!r})"
+
+    # --- people -----------------------------------------------------------------------------------
+
+    def permission(self, user: str) -> Permission:
+        """What `user` may do here; NONE for who is unknown, and for what we do not know."""
+        if not _LOGIN.fullmatch(user):
+            return Permission.NONE
+        try:
+            told = self._ask(
+                f"the permission of {user}",
+                "metadata: read",
+                lambda: self._repository.get_collaborator_permission(user),
+            )
+        except _Absent:
+            return Permission.NONE
+        told = {"maintain": "write", "triage": "read"}.get(told, told)
+        return Permission(told) if told in set(Permission) else Permission.NONE
+
+    # --- pull requests and files ------------------------------------------------------------------
+
+    def pull_request(self, number: int) -> PullRequest:
+        """The pull request of that number."""
+        return self._ask(
+            f"pull request {number}",
+            "pull-requests: read",
+            lambda: _pull_request(self._repository.get_pull(number)),
+        )
+
+    def pull_requests(
+        self, *, head_branch: str | None = None, state: State = "open"
+    ) -> list[PullRequest]:
+        """The pull requests in that state, the newest first.
+
+        head_branch: only those of this branch of this very repository, no fork's.
+        """
+        owner = self.repository.partition("/")[0]
+        head = {"head": f"{owner}:{head_branch}"} if head_branch else {}
+        found = self._ask(
+            "pull requests",
+            "pull-requests: read",
+            lambda: [_pull_request(one) for one in self._repository.get_pulls(state=state, **head)],
+        )
+        if head_branch is None:
+            return found
+        # GitHub ignores a head that it cannot read, and another repository of the owner may be a
+        # fork: what is not of this branch is left out here too.
+        mine = self.repository.lower()
+        return [
+            one
+            for one in found
+            if one.head_ref == head_branch and (one.head_repository or "").lower() == mine
+        ]
+
+    def open_pull_request(self, *, title: str, body: str, head: str, base: str) -> PullRequest:
+        """A new pull request from branch `head` to branch `base`."""
+        return self._ask(
+            f"opening a pull request of {head}",
+            "pull-requests: write",
+            lambda: _pull_request(
+                self._repository.create_pull(base=base, head=head, title=title, body=fit(body))
+            ),
+            repeatable=False,
+        )
+
+    def edit_pull_request(self, number: int, *, title: str, body: str) -> None:
+        """Give a pull request this title and body."""
+        self._ask(
+            f"editing pull request {number}",
+            "pull-requests: write",
+            lambda: self._repository.get_pull(number).edit(title=title, body=fit(body)),
+        )
+
+    def file(self, path: str, *, ref: str, limit: int) -> bytes:
+        """The file `path` at `ref`: a branch, or a commit, be it of a fork's pull request.
+
+        GitHubError above `limit` bytes, and for what is not a file.
+        """
+        return self._ask(f"{path} at {ref}", "contents: read", lambda: self._file(path, ref, limit))
+
+    def _file(self, path: str, ref: str, limit: int) -> bytes:
+        found = self._repository.get_contents(path, ref=ref)
+        if isinstance(found, list) or found.type != "file":
+            raise GitHubError(f"{path} at {ref} is not a file")
+        if found.size > limit:
+            raise GitHubError(f"{path} at {ref} has {found.size} bytes; the limit is {limit}")
+        content, encoding = found.content, found.encoding
+        if encoding == "none":  # above 1 MB the file itself is not in the answer, its hash is
+            blob = self._repository.get_git_blob(found.sha)
+            content, encoding = blob.content, blob.encoding
+        if encoding != "base64":
+            raise GitHubError(f"{path} at {ref} came as {encoding!r}, which nobody here reads")
+        data = base64.b64decode(content)
+        if len(data) != found.size:
+            raise GitHubError(f"{path} at {ref}: {len(data)} bytes came of {found.size}")
+        return data
+
+    # --- issues -----------------------------------------------------------------------------------
+
+    def issue(self, number: int) -> Issue:
+        """The issue of that number; a pull request is one too."""
+        return self._ask(
+            f"issue {number}",
+            "issues: read",
+            lambda: _issue(self._repository.get_issue(number)),
+        )
+
+    def issues(self, *, label: str, state: State = "open") -> list[Issue]:
+        """The issues with that label in that state, the newest first, without pull requests."""
+        return self._ask(
+            f"issues with label {label}",
+            "issues: read",
+            lambda: [
+                _issue(one)
+                for one in self._repository.get_issues(labels=[label], state=state)
+                # The list holds pull requests too. PyGithub asks again for each issue that has no
+                # `pull_request`; the address tells the two apart for nothing.
+                if one.html_url.split("/")[-2] != "pull"
+            ],
+        )
+
+    def open_issue(self, *, title: str, body: str, labels: Iterable[str]) -> Issue:
+        """A new issue. GitHub makes labels that do not exist yet."""
+        wanted = list(labels)
+        made = self._ask(
+            f"opening the issue {title!r}",
+            "issues: write",
+            lambda: _issue(self._repository.create_issue(title, body=fit(body), labels=wanted)),
+            repeatable=False,
+        )
+        if lost := set(wanted) - set(made.labels):
+            # GitHub drops labels in silence where the token may not set them; without its label
+            # no later job finds the issue again, and each would open another.
+            raise GitHubError(
+                f"{made.url} was opened without its label {', '.join(sorted(lost))}",
+                remedy="add the label by hand, and give the token write access to the repository",
+            )
+        return made
+
+    def edit_issue(
+        self,
+        number: int,
+        *,
+        title: str | None = None,
+        body: str | None = None,
+        state: Literal["open", "closed"] | None = None,
+    ) -> None:
+        """Change what is given, leave the rest."""
+        changes: dict[str, Any] = {"title": title, "body": body and fit(body), "state": state}
+        changes = {name: value for name, value in changes.items() if value is not None}
+        self._ask(
+            f"editing issue {number}",
+            "issues: write",
+            lambda: self._repository.get_issue(number).edit(**changes),
+        )
+
+    # --- comments ---------------------------------------------------------------------------------
+
+    def comment(self, number: int, body: str, *, marker: str) -> str:
+        """Our one comment with that marker on an issue or pull request now says `body`; its URL.
+
+        A comment of anyone else, whatever marker it begins with, is left alone.
+        """
+        tag = f"<!-- {marker} -->"
+        text = fit(body if body.startswith(tag) else f"{tag}\n{body}")
+
+        def ours() -> str:
+            for one in self._repository.get_issue(number).get_comments():
+                mine = one.user is not None and one.user.login.lower() == self.login.lower()
+                if mine and (one.body or "").startswith(tag):
+                    if not same_text(one.body, text):
+                        one.edit(text)
+                    return str(one.html_url)
+            return ""
+
+        return self._ask(f"the comments of {number}", _COMMENTS, ours) or self.say(number, text)
+
+    def say(self, number: int, body: str) -> str:
+        """A new comment on an issue or pull request; its URL."""
+        return self._ask(
+            f"a comment on {number}",
+            _COMMENTS,
+            lambda: str(self._repository.get_issue(number).create_comment(fit(body)).html_url),
+            repeatable=False,
+        )
+
+    # --- checks -----------------------------------------------------------------------------------
+
+    def check(
+        self,
+        sha: str,
+        name: str,
+        *,
+        conclusion: Conclusion,
+        title: str,
+        summary: str,
+        details_url: str,
+    ) -> None:
+        """The check `name` of commit `sha` is completed and says this; one check however often."""
+        told: dict[str, Any] = {
+            "details_url": details_url,
+            "status": "completed",
+            "conclusion": conclusion,
+            "output": {"title": title, "summary": fit(summary)},
+        }
+
+        def edited() -> bool:
+            for one in self._checks(sha, name):
+                if one.external_id == _CHECK_ID:
+                    one.edit(**told)
+                    return True
+            return False
+
+        if not self._ask(f"the checks of {sha}", "checks: write", edited):
+            self._ask(
+                f"a check on {sha}",
+                "checks: write",
+                lambda: self._repository.create_check_run(name, sha, external_id=_CHECK_ID, **told),
+                repeatable=False,
+            )
+
+    def _checks(self, sha: str, name: str) -> Iterable[CheckRun]:
+        return self._repository.get_commit(sha).get_check_runs(check_name=name)
+
+    # --- asking -----------------------------------------------------------------------------------
+
+    def _ask(self, what: str, needs: str, call: Callable[[], T], *, repeatable: bool = True) -> T:
+        """What `call` returns, repeated while that can help; GitHubError in our words.
+
+        what: is asked for. needs: the line under a job's `permissions:` that allows it.
+        repeatable: doing it twice is as good as once.
+        """
+        import github
+        import requests
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            wait = _FIRST_WAIT_S * 2 ** (attempt - 1)
+            try:
+                return call()
+            except github.GithubException as error:
+                limited = _limited(error)
+                wait = max(wait, _asked_wait(error)) if limited else wait
+                again = limited or (error.status >= 500 and repeatable)
+                problem = self._explained(error, what, needs, limited, repeatable)
+            except requests.RequestException as error:
+                again = repeatable
+                problem = GitHubError(
+                    f"{what}: no whole answer came from GitHub ({type(error).__name__})",
+                    remedy=_AGAIN if repeatable else _DOUBT,
+                )
+            except (ValueError, KeyError, RuntimeError, AssertionError, TypeError) as error:
+                # PyGithub's ways to say that an answer is not what the API documents.
+                raise GitHubError(
+                    f"{what}: GitHub's answer is not what its API documents "
+                    f"({type(error).__name__})",
+                    remedy="look at GITHUB_API_URL: does GitHub answer there, or a proxy?",
+                ) from error
+            if not again or attempt == _ATTEMPTS or wait > _LONGEST_WAIT_S:
+                # Without its cause, whose text is GitHub's answer with all of its headers.
+                raise problem from None
+            self._sleep(wait)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _explained(
+        self, error: GithubException, what: str, needs: str, limited: bool, repeatable: bool
+    ) -> GitHubError:
+        said = self._said(error)
+        if limited:
+            return GitHubError(
+                f"{what}: GitHub answers no more requests of this token for now",
+                remedy=f"run the job again {_later(error)}; a job's token has 1 000 requests an "
+                "hour and repository",
+            )
+        match error.status:
+            case 401:
+                return GitHubError(
+                    f"{what}: GitHub does not know the token",
+                    remedy="a job's token ends with its job; a secret may have expired: renew it",
+                )
+            case 403 if "create or approve pull requests" in said:
+                return GitHubError(
+                    f"{what}: this repository lets no workflow open pull requests",
+                    remedy="Settings, Actions, General: allow GitHub Actions to create and approve "
+                    "pull requests",
+                )
+            case 403:
+                return GitHubError(
+                    f"{what}: the token may not do this{_quoted(said)}",
+                    remedy=f"the job needs `{needs}` under `permissions:`",
+                )
+            case 404 | 410:
+                return _Absent(
+                    f"{what}: not found in {self.repository}, or the token may not see it",
+                    remedy=f"is the name right? If it is, the job needs `{needs}` under "
+                    "`permissions:`",
+                )
+            case status if status >= 500:
+                return GitHubError(
+                    f"{what}: GitHub itself failed (HTTP {status})",
+                    remedy=_AGAIN if repeatable else _DOUBT,
+                )
+            case status:
+                return GitHubError(f"{what}: GitHub refused (HTTP {status}){_quoted(said)}")
+
+    def _said(self, error: GithubException) -> str:
+        """GitHub's own message, one line of it, never with the token."""
+        data = error.data if isinstance(error.data, dict) else {}
+        details = [
+            str(one.get("message") or one.get("code") or "") if isinstance(one, dict) else str(one)
+            for one in data.get("errors") or []
+        ]
+        text = "; ".join(part for part in [str(data.get("message") or ""), *details] if part)
+        return " ".join(text.replace(self._token, "***").split())[:300]
+
+
+class _Absent(GitHubError):
+    """There is no such thing, as far as this token can see."""
+
+
+_COMMENTS = "issues: write"
+"""For comments on pull requests `pull-requests: write` does too."""
+_AGAIN = "githubstatus.com says whether GitHub has trouble; run the job again"
+_DOUBT = "nobody knows whether it was done: look, then run the job again"
+
+
+def _limited(error: GithubException) -> bool:
+    """Whether it was refused, undone, for too many requests.
+
+    https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
+    """
+    headers = error.headers or {}
+    data = error.data if isinstance(error.data, dict) else {}
+    return error.status == 429 or (
+        error.status == 403
+        and (
+            "retry-after" in headers
+            or headers.get("x-ratelimit-remaining") == "0"
+            or "rate limit" in str(data.get("message")).lower()
+        )
+    )
+
+
+def _asked_wait(error: GithubException) -> float:
+    """Seconds that GitHub asks to wait; one minute where it does not say."""
+    headers = error.headers or {}
+    if (after := headers.get("retry-after", "")).isdecimal():
+        return float(after)
+    reset = _reset(error)
+    # One second more: the reset's second is not over when it begins.
+    return 60.0 if reset is None else max(0.0, reset - time.time() + 1)
+
+
+def _reset(error: GithubException) -> int | None:
+    headers = error.headers or {}
+    told = headers.get("x-ratelimit-reset", "")
+    return int(told) if told.isdecimal() and headers.get("x-ratelimit-remaining") == "0" else None
+
+
+def _later(error: GithubException) -> str:
+    reset = _reset(error)
+    if reset is None:
+        return f"in {_asked_wait(error):.0f} seconds"
+    return f"after {datetime.fromtimestamp(reset, UTC):%Y-%m-%dT%H:%M:%SZ}"
+
+
+def _quoted(said: str) -> str:
+    return f": {said}" if said else ""
+
+
+def _pull_request(one: RemotePullRequest) -> PullRequest:
+    return PullRequest(
+        number=one.number,
+        title=one.title,
+        body=one.body or "",
+        state=one.state,
+        merged=one.merged_at is not None,
+        author=one.user.login if one.user else "ghost",
+        head_sha=one.head.sha,
+        head_ref=one.head.ref,
+        head_repository=one.head.repo.full_name if one.head.repo else None,
+        base_ref=one.base.ref,
+        url=one.html_url,
+    )
+
+
+def _issue(one: RemoteIssue) -> Issue:
+    return Issue(
+        number=one.number,
+        title=one.title,
+        body=one.body or "",
+        state=one.state,
+        author=one.user.login if one.user else "ghost",
+        labels=tuple(label.name for label in one.labels),
+        url=one.html_url,
+    )
