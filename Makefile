@@ -18,7 +18,7 @@ MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test test-fast lint docs clean
+.PHONY: demo test test-fast lint wheel docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -56,6 +56,12 @@ lint: $(INSTALLED)
 	$(BIN)/zizmor --quiet --offline --persona pedantic .github
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-workflows $(WORKFLOWS)
 	$(BIN)/check-jsonschema --builtin-schema vendor.github-actions $(wildcard .github/actions/*/action.yml)
+
+# The wheel of a release, from a clean checkout, tested as it was built.
+wheel: $(INSTALLED)
+	rm -rf build/lib build/bdist.* build/wheel
+	$(BIN)/python -m pip wheel --quiet --no-deps --wheel-dir build/wheel .
+	TRN_QUALIFY_TEST_WHEEL=build/wheel $(BIN)/python -m pytest tests/test_wheel.py
 
 # Everything in the repository that is generated, made again.
 docs: $(INSTALLED)
