@@ -18,7 +18,7 @@ MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test test-fast lint wheel docs clean
+.PHONY: demo test test-fast build-models build-simulator lint wheel docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -37,11 +37,16 @@ demo: $(INSTALLED)
 
 # Two at a time, whole files, those with most tests first. One thread a process, since threads of two
 # processes that wait for each other by spinning cost more than they give.
-test: $(INSTALLED) lint
-	$(BIN)/python -m demo.build_models build/models
-	$(BIN)/python -m tests.simulator.venv build/simulator
+test: $(INSTALLED)
+	$(MAKE) --jobs 2 --output-sync lint build-models build-simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
+
+build-models: $(INSTALLED)
+	OMP_NUM_THREADS=1 $(BIN)/python -m demo.build_models build/models
+
+build-simulator: $(INSTALLED)
+	$(BIN)/python -m tests.simulator.venv build/simulator
 
 # What needs no model and no stand-in: the tests of single modules, for pull requests.
 test-fast: $(INSTALLED)
