@@ -113,12 +113,18 @@ def _commands() -> str:
     """The help of `qualify` and of each of its commands, in the order of their definition."""
     settings: dict[str, Any] = {**qualify.context_settings, "terminal_width": HELP_WIDTH}
     top = click.Context(qualify, info_name="qualify", **settings)
-    contexts = [top]
-    for name, command in qualify.commands.items():
-        contexts.append(click.Context(command, info_name=name, parent=top))
     return "\n\n".join(
-        f"## {context.command_path}\n\n```text\n{context.get_help()}\n```" for context in contexts
+        f"## {context.command_path}\n\n```text\n{context.get_help()}\n```"
+        for context in _below(top)
     )
+
+
+def _below(context: click.Context) -> Iterator[click.Context]:
+    """A command's context, and those of the commands below it, in the order of their definition."""
+    yield context
+    if isinstance(context.command, click.Group):
+        for name, command in context.command.commands.items():
+            yield from _below(click.Context(command, info_name=name, parent=context))
 
 
 def _columns() -> str:
