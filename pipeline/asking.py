@@ -53,13 +53,33 @@ class _Room:
     rungs: tuple[Placement, ...]
 
 
+Rooms = tuple[list[_Room], tuple[str, Refusal]]
+"""The classes with room, and (class, refusal) of the last without: the largest says most."""
+
+
+class Places:
+    """Where each model has room: found once for all stacks of a target, since most of planning is
+    this. For one list and one set of facts."""
+
+    def __init__(self, catalog: Catalog, plans: PlanTable) -> None:
+        self.catalog = catalog
+        self.plans = plans
+        self._found: dict[tuple[str, Target], Rooms] = {}
+
+    def of(self, model: Model, target: Target, facts: Checkpoint | Refusal) -> Rooms:
+        """The rooms of a model, of which `facts` says what its repository holds."""
+        key = model.id, target
+        if key not in self._found:
+            self._found[key] = _rooms(self.catalog, model, target, facts, self.plans)
+        return self._found[key]
+
+
 def ask(
-    catalog: Catalog,
+    places: Places,
     folder: Path,
     model: Model,
     stack: StackVersions,
     facts: Checkpoint | Refusal,
-    plans: PlanTable,
     durations: Durations,
     *,
     tried: Tried | None = None,
@@ -72,7 +92,8 @@ def ask(
     a larger one is only ever tried where a smaller ran out of device memory; where that row ran
     out of it, too, the next.
     """
-    rooms, refusal = _rooms(catalog, model, stack, facts, plans)
+    catalog, plans = places.catalog, places.plans
+    rooms, refusal = places.of(model, stack.target, facts)
     checkpoint = facts if isinstance(facts, Checkpoint) else None
     source = model.directory(folder)
     kind = plans.find(model.task, checkpoint.config) if checkpoint else None
@@ -128,12 +149,11 @@ def ask(
 def _rooms(
     catalog: Catalog,
     model: Model,
-    stack: StackVersions,
+    target: Target,
     facts: Checkpoint | Refusal,
     plans: PlanTable,
-) -> tuple[list[_Room], tuple[str, Refusal]]:
-    """The classes with room, and (class, refusal) of the last without: the largest says most."""
-    runners = catalog.runners_for(model, stack.target)
+) -> Rooms:
+    runners = catalog.runners_for(model, target)
     margin = catalog.defaults.margin
     rooms: list[_Room] = []
     refusal = Refusal(failure=Failure.HARNESS, reason="no runner class")
@@ -152,7 +172,7 @@ def _rooms(
             plans=plans,
             cores=model.cores,
             parallelism=model.parallelism,
-            host_bytes=int(runner.host_gib * GIB) if stack.target is Target.CPU else None,
+            host_bytes=int(runner.host_gib * GIB) if target is Target.CPU else None,
         )
         if isinstance(found, Refusal):
             refusal = found

@@ -7,8 +7,10 @@ pydantic schema (`schema_problems`), which is pipeline.catalog's and not known h
 
 from __future__ import annotations
 
+import copy
 import json
 import re
+from bisect import bisect_left, bisect_right
 from codecs import BOM_UTF8
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -141,6 +143,36 @@ class Document:
         """A problem at the value at `loc`, or at its key."""
         return self._at(self.nodes(loc)[0 if key else 1].start_mark, message)
 
+    def place(self, loc: Loc) -> tuple[int, int]:
+        """Line and column, from 1, of the value at `loc`."""
+        mark = self.nodes(loc)[1].start_mark
+        return mark.line + 1, mark.column + 1
+
+    def without(self, problems: Iterable[Problem]) -> Document | None:
+        """The same document less the models and exclusions that hold these problems.
+
+        None where one of them is in no such entry: what is left would not be sound either. Places
+        stay those of the text, positions in the two lists become those of what is left.
+        """
+        rest = copy.copy(self)
+        rest.problems, rest.data = [], dict(self.data)
+        pairs = list(self.root.value)
+        places = sorted({(one.line - 1, one.column - 1) for one in problems})
+        left = set(places)
+        for name in [name for name in ("models", "excluded") if name in self.data]:
+            key, value = self.nodes((name,))
+            if not isinstance(value, yaml.SequenceNode):
+                continue
+            held = [_within(item, places) for item in value.value]
+            left.difference_update(*held)
+            sound = [index for index, inside in enumerate(held) if not inside]
+            items = [value.value[index] for index in sound]
+            slim = yaml.SequenceNode(value.tag, items, value.start_mark, value.end_mark)
+            pairs = [(key, slim) if pair[1] is value else pair for pair in pairs]
+            rest.data[name] = [self.data[name][index] for index in sound]
+        rest.root = yaml.MappingNode(self.root.tag, pairs, self.root.start_mark, self.root.end_mark)
+        return None if left else rest
+
     def _examine(self, root: yaml.Node) -> None:
         todo, seen = [root], set()
         while todo:
@@ -177,6 +209,14 @@ class Document:
                 what = f"found {_found(key)} as a key; quote it: {quote(key.value)}"
                 self.problems.append(self._at(key.start_mark, what))
                 key.tag = f"{_TAG}str"
+
+
+def _within(node: yaml.Node, places: list[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Which of the places, sorted and counted from 0, are in the text of `node`."""
+    start, end = ((mark.line, mark.column) for mark in (node.start_mark, node.end_mark))
+    # An empty node ends where it starts, and that is its place.
+    last = bisect_right(places, start) if end == start else bisect_left(places, end)
+    return places[bisect_left(places, start) : last]
 
 
 def _items(document: Document, *loc: str) -> dict[Loc, Any]:

@@ -10,7 +10,7 @@ import re
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Literal, Self, TypeVar
 
 from pipeline.checkpoint_files import MAX_HEADER_BYTES, Refused, unsupported
 from pipeline.words import Failure
@@ -26,6 +26,14 @@ minutes (https://huggingface.co/docs/hub/rate-limits)."""
 TIMEOUT_S = 30.0
 SHARD_WORKERS = 8
 """Shard headers read at once, over all models together."""
+
+_LISTED: tuple[
+    Literal[
+        "downloads", "gated", "library_name", "likes", "private", "safetensors", "trendingScore"
+    ],
+    ...,
+] = ("downloads", "gated", "library_name", "likes", "private", "safetensors", "trendingScore")
+"""What a listing says of each model, beside its id."""
 
 T = TypeVar("T")
 
@@ -93,6 +101,24 @@ class Hub:
                 expand=["sha", "gated", "siblings"],
             ),
             what,
+        )
+
+    def ranked(
+        self, task: str, sort: Literal["trending_score", "downloads"], limit: int
+    ) -> list[ModelInfo]:
+        """The first `limit` models of a task in the Hub's own order, the highest first.
+
+        One request a page of the Hub's choice. Here the library has retries of its own, which wait
+        with time.sleep; those of this class come on top.
+        """
+        from huggingface_hub import HfApi
+
+        api = HfApi(endpoint=self._endpoint, library_name="trn-qualify")
+        return self._ask(
+            lambda: list(
+                api.list_models(pipeline_tag=task, sort=sort, limit=limit, expand=[*_LISTED])
+            ),
+            f"the Hub's {task} models by {sort}",
         )
 
     def fetch(

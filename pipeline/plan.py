@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from pipeline import schedule
-from pipeline.asking import Candidate, Tried, ask, broken
+from pipeline.asking import Candidate, Places, Tried, ask, broken
 from pipeline.catalog import Catalog, Model
 from pipeline.errors import UsageError
 from pipeline.estimate import Durations, Past
@@ -21,6 +21,9 @@ from pipeline.words import Failure, Result, Stage, cores
 _ROW_CLOCK = timedelta(milliseconds=1)
 _MAX_REASON = 4_000
 """Characters of a reason: the papers' limit (record.ShortText)."""
+
+OTHER_SCRIPT = "other script: its template, prompts, placement or stack changed"
+"""The reason of a run that did not change while what is run did: of all, after a new template."""
 
 _MISSES = 8
 """So many runs in a row may exceed what is left of a budget before the search for smaller ones
@@ -143,11 +146,12 @@ def make_plan(
     what results know. lost: run id -> a record of this machine that never ended.
     """
     chosen, skipped = wanted(catalog, request)
+    places = Places(catalog, plans)
     durations = Durations(row for known in earlier.values() for row in known.past)
     due: list[tuple[datetime | None, Candidate]] = []
     for model, stack in chosen:
         before = earlier.get(str(stack.run_id(model.id)))
-        found = _ask(catalog, folder, model, stack, facts[model.id], before, plans, durations)
+        found = _ask(places, folder, model, stack, facts[model.id], before, durations)
         why = _due(found, before, lost.get(found.run.run_id), request, catalog.limit_s(model))
         why = why or _too_old(before, catalog, now)
         if why is None:
@@ -166,6 +170,11 @@ def make_plan(
         )
     jobs, left_out = _within(request.budget_s, placed, catalog)
     return Plan(jobs=jobs, refused=refused, skipped=(*skipped, *left_out))
+
+
+def kind(reason: str) -> str:
+    """What a run's reason has in common with those of other runs: "other script", "too old"."""
+    return reason.partition(": ")[0]
 
 
 def _because(found: Candidate, why: str) -> Candidate:
@@ -246,13 +255,12 @@ def _names_model(wish: str) -> bool:
 
 
 def _ask(
-    catalog: Catalog,
+    places: Places,
     folder: Path,
     model: Model,
     stack: StackVersions,
     facts: Checkpoint | Refusal,
     before: Earlier | None,
-    plans: PlanTable,
     durations: Durations,
 ) -> Candidate:
     """The run of a model on a stack: placed, or refused with the reason."""
@@ -262,14 +270,13 @@ def _ask(
         other = before.last_failure is Failure.INCONCLUSIVE
         tried = Tried(before.script_sha256, None if other else before.failure)
 
-    def asked(facts: Checkpoint | Refusal) -> Candidate:
+    def asked(places: Places, facts: Checkpoint | Refusal) -> Candidate:
         return ask(
-            catalog,
+            places,
             folder,
             model,
             stack,
             facts,
-            plans,
             durations,
             tried=tried,
             attempt=(before.errors if before else 0) + 1,
@@ -277,10 +284,10 @@ def _ask(
         )
 
     try:
-        return asked(facts)
+        return asked(places, facts)
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         # What a repository holds is anybody's: one that breaks us must not cost the others' runs.
-        return asked(broken(error))
+        return asked(Places(places.catalog, places.plans), broken(error))
 
 
 def _due(
@@ -290,13 +297,16 @@ def _due(
     request: Request,
     cap_s: int,
 ) -> str | None:
-    """Why the run is due, its age apart; None when it is not. cap_s: the list's limit."""
+    """Why the run is due, its age apart; None when it is not. cap_s: the list's limit.
+
+    What runs have in common comes first and what is particular after a colon (`kind`).
+    """
     asked = found.run
     # Rows keep milliseconds: a lost run that was published counts by its row.
     if lost and (before is None or lost.started_at - before.last_at > _ROW_CLOCK):
+        began = f"{lost.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC"
         return (
-            f"the run started {lost.started_at.astimezone(UTC):%Y-%m-%d %H:%M:%S} UTC was lost at "
-            f"stage {lost.stage}: its record never ended"
+            f"lost: the run started {began} was lost at stage {lost.stage}: its record never ended"
         )
     if request.force:
         return "asked for"
@@ -304,18 +314,19 @@ def _due(
         return "never run"
     # The same inconclusive evidence would come again; a new script or age brings it back.
     if before.last_result is Result.ERROR and before.last_failure is not Failure.INCONCLUSIVE:
-        return f"the last attempt ended in ERROR ({before.last_failure}) at {before.last_stage}"
+        return f"last attempt ended in ERROR: {before.last_failure} at {before.last_stage}"
     if asked.refusal and before.failure is not asked.refusal.failure:
         return f"refused now: {asked.refusal.failure}; before: {before.failure or before.result}"
     if before.revision != asked.revision:
         return f"other revision: {_short(before.revision)} then, {_short(asked.revision)} now"
     if found.outgrown is not None:
-        return f"ran out of device memory on {cores(found.outgrown)}: {_cores(asked)} are next"
+        ran_out = f"ran out of device memory on {cores(found.outgrown)}"
+        return f"needs more cores: {ran_out}, {_cores(asked)} are next"
     if before.script_sha256 != asked.script_sha256:
-        return "other script: its template, prompts, placement or stack changed"
+        return OTHER_SCRIPT
     if before.failure is Failure.TIMEOUT and before.wall_s and before.wall_s < cap_s:
         took, cap = before.wall_s / 60, cap_s / 60
-        return f"ended after {took:.0f} min, the limit of that run: the list allows {cap:.0f}"
+        return f"timed out: after {took:.0f} min, its limit then; the list allows {cap:.0f}"
     return None
 
 
@@ -323,7 +334,7 @@ def _too_old(before: Earlier | None, catalog: Catalog, now: datetime) -> str | N
     """Why the run is due by age; None when it is not."""
     age = now - before.last_at if before else timedelta()
     if age > timedelta(days=catalog.defaults.max_age_days):
-        return f"{age.days} days old, the limit is {catalog.defaults.max_age_days}"
+        return f"too old: {age.days} days, the limit is {catalog.defaults.max_age_days}"
     return None
 
 

@@ -6,40 +6,25 @@ No git here.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from datetime import datetime, timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
 from enum import StrEnum
-from fnmatch import fnmatch
 from pathlib import Path
 
+from pipeline import evidence, tables
 from pipeline import results as store
-from pipeline import tables, verdict
-from pipeline.errors import QualifyError, RecordError, ResultsError
-from pipeline.record import (
-    MAX_PAPER_BYTES,
-    SCHEMA_VERSION,
-    Observation,
-    Plan,
-    Record,
-    Run,
-    StackVersions,
-    Versions,
-    find_records,
-    read,
-)
+from pipeline.errors import QualifyError, ResultsError
+from pipeline.record import MAX_PAPER_BYTES, Plan, Record, Run, find_records, read
 from pipeline.rows import Row, newness
-from pipeline.targets import CACHES
-from pipeline.words import Failure, Result, Stage, Target, same_version
+from pipeline.words import Failure, Result, Stage
 
 MAX_RECORDS = 20_000
 """Record files in one publication: twenty stacks of a campaign of 1 000 models."""
 
-MAX_CLOCK_SKEW = timedelta(days=1)
-"""A row dated later than this from now would win against every honest one until then: refused."""
+_TOLD_BY = ("run_id", "run_url", "failure")
 
 
 class ChangeKind(StrEnum):
@@ -86,6 +71,19 @@ class Change:
 
 
 @dataclass(frozen=True)
+class Taken:
+    """Records to publish, all ended, and what else was there.
+
+    problems: one sentence for each file that could not be used. broken: run id -> why a record that
+    may be of that run could not be used; it counts when the run has no other.
+    """
+
+    records: tuple[Record, ...]
+    problems: tuple[str, ...] = ()
+    broken: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
 class Published:
     """What a publication did.
 
@@ -93,6 +91,8 @@ class Published:
     changes: by model id and run id; a model that still passes has none.
     problems: one sentence for each record file that could not be used.
     written: the paths that changed, removed ones included; [] when all was published before.
+    rows: those that were added. lost: ERROR records of the planned runs that left none that can be
+    used, those included that an earlier publication told.
     """
 
     added: int
@@ -102,6 +102,8 @@ class Published:
     changes: tuple[Change, ...]
     problems: tuple[str, ...]
     written: tuple[Path, ...]
+    rows: tuple[Row, ...] = ()
+    lost: tuple[Record, ...] = ()
 
     def check(self) -> None:
         """ResultsError when a record file could not be used, after the good ones are published."""
@@ -124,35 +126,79 @@ def publish(
     now: datetime,
     max_age_days: int | None = None,
 ) -> Published:
-    """Put the records found at `record_paths` into `results` and write the page `table` anew.
+    """`take` what is at `record_paths` and `derive` results and page from it."""
+    return derive(
+        take(record_paths, now),
+        results=results,
+        table=table,
+        catalog_view=catalog_view,
+        plan=plan,
+        now=now,
+        max_age_days=max_age_days,
+    )
+
+
+def take(record_paths: Sequence[Path], now: datetime) -> Taken:
+    """The records in the files, or in the record.json files of the folders, `record_paths`.
+
+    ResultsError when there are more than MAX_RECORDS; RecordError for a path that is not there.
+    """
+    files = find_records(list(record_paths))
+    if len(files) > MAX_RECORDS:
+        raise ResultsError(f"{len(files)} record files; limit {MAX_RECORDS}")
+    records: list[Record] = []
+    problems: list[str] = []
+    broken: dict[str, str] = {}
+    for path in files:
+        try:
+            records.append(evidence.usable(read(Record, path), now, where=str(path)))
+        except QualifyError as error:
+            problems.append(str(error))
+            broken |= dict.fromkeys(names(path), error.reason)
+    return Taken(tuple(records), tuple(problems), broken)
+
+
+def derive(
+    taken: Taken,
+    *,
+    results: Path,
+    table: Path,
+    catalog_view: tables.Wishes,
+    plan: Plan | None,
+    now: datetime,
+    max_age_days: int | None = None,
+    run_url: str | None = None,
+) -> Published:
+    """Put the records into `results` and write the page `table` anew.
 
     catalog_view: what people want and exclude, for the page and for unexpected passes.
     plan: with it, each planned run ends in a row; one without a record is ERROR (or its refusal).
+    With a plan of nothing and no record, the page alone is written anew.
     now: dates rows that have no date of their own when there is no record to take it from.
     max_age_days: older results are marked stale on the page.
+    run_url: the workflow run that was to leave the records. A run without a record then gets its
+    row once, however often this is published.
 
     The same records give the same bytes, and publishing them twice adds nothing. ResultsError when
     there is nothing to publish, or when a record or a planned run is of the simulator, whatever
     target it names: then nothing is written.
     """
-    records, problems, broken = _read_all(record_paths, now)
+    records = list(taken.records)
     at = max((record.tested_at or record.started_at for record in records), default=now)
-    if plan:
-        records += _absent(plan, records, broken, at)
-    if any(_simulated(record) for record in records):
+    absent = _absent(plan, records, taken.broken, at, run_url) if plan else []
+    if any(evidence.simulated(record) for record in [*records, *absent]):
         raise ResultsError(
             "a record comes from the simulator, which is a test double",
             remedy="publish records of the targets neuron and cpu only",
         )
-    if not records:
+    if not records and not absent and (plan is None or taken.problems):
         raise ResultsError(
-            "\n".join(("there is no record to publish", *problems)),
+            "\n".join(("there is no record to publish", *taken.problems)),
             remedy="see whether the jobs ran and left their artifacts",
         )
-    rows = [store.row_of(record) for record in records]
-
     migrated = store.migrate(results)
-    update = store.prepare(results, rows)
+    records += _not_told_yet(absent, results)
+    update = store.prepare(results, [store.row_of(record) for record in records])
     scripts = {row["run_id"] for row in update.after if row["run_py"]}
     base = Path(os.path.relpath(results / "scripts", table.parent)).as_posix()
     page = tables.compatibility(
@@ -172,157 +218,56 @@ def publish(
         failed=kinds.count(Result.FAIL),
         errors=kinds.count(Result.ERROR),
         changes=tuple(_changes(update, catalog_view)),
-        problems=tuple(problems),
+        problems=taken.problems,
         written=tuple(dict.fromkeys([*migrated, *written])),
+        rows=update.added,
+        lost=tuple(record for record in absent if record.run.refusal is None),
     )
 
 
-def _read_all(
-    paths: Sequence[Path], now: datetime
-) -> tuple[list[Record], list[str], dict[str, str]]:
-    """Ended records, problems, and run id -> reason of broken files as far as they tell theirs.
-
-    A simulator's record is among the records whatever else is wrong with it.
-    """
-    files = find_records(list(paths))
-    if len(files) > MAX_RECORDS:
-        raise ResultsError(f"{len(files)} record files; limit {MAX_RECORDS}")
-    records: list[Record] = []
-    problems: list[str] = []
-    broken: dict[str, str] = {}
-    for path in files:
-        try:
-            records.append(_read(path, now))
-        except QualifyError as error:
-            problems.append(str(error))
-            broken |= dict.fromkeys(_names(path), error.reason)
-    return records, problems, broken
-
-
-def _read(path: Path, now: datetime) -> Record:
-    """The record in `path`, ended, and one of which a row can be made."""
-    record = store.close(read(Record, path))
-    if _simulated(record):
-        return record
-    if record.schema_version != SCHEMA_VERSION:
-        raise RecordError(f"schema version {record.schema_version}", where=str(path))
-    if record.tested_at and record.tested_at > now + MAX_CLOCK_SKEW:
-        raise RecordError(f"dated in the future: {record.tested_at}", where=str(path))
-    try:
-        store.row_of(record)
-    except ResultsError as error:
-        raise RecordError(error.reason, where=str(path)) from error
-    if (fault := _unproven(record)) is not None:
-        raise RecordError(f"says PASS, which its own evidence does not: {fault}", where=str(path))
-    return record
-
-
-def _simulated(record: Record) -> bool:
-    """Whether the tests' stand-in had a part in it: its packages say so in their versions."""
-    stack = record.run.stack
-    told = [*stack.model_dump(exclude={"name", "target"}).values()]
-    if record.observation:
-        told += record.observation.versions.model_dump().values()
-    return stack.target is Target.SIMULATOR or any(
-        "simulator" in version.lower() for version in told if version
-    )
-
-
-def _unproven(record: Record) -> str | None:
-    """What a PASS lacks: the verdict is passed again here, on a machine that ran nothing.
-
-    Records come from elsewhere, and a false PASS is the worst that could be published.
-    """
-    seen, asked = record.observation, record.run
-    if record.result is not Result.PASS or seen is None:
-        return None
-    told = verdict.decide(asked, seen, record.check, record.findings)
-    if told.failure is not None:
-        return f"{told.failure}: {told.reason}"
-    if record.exit_code != 0 or seen.stage is not Stage.DONE or seen.error_type:
-        ended = f"run.py ended at stage {seen.stage} with exit code {record.exit_code}"
-        return f"{ended} and {seen.error_type or 'no error'}"
-    return (
-        _other_stack(asked.stack, seen.versions)
-        or _other_script(record)
-        or (_off_device(record, seen) if asked.stack.target is Target.NEURON else None)
-    )
-
-
-def _other_stack(asked: StackVersions, seen: Versions) -> str | None:
-    """Which version is not the one asked for; run.py itself ends where one differs."""
-    named = (
-        ("python", asked.python, seen.python),
-        ("torch", asked.torch, seen.torch),
-        ("transformers", asked.library_version, seen.transformers),
-        ("neuronx-cc", asked.neuronx_cc, seen.neuronx_cc),
-        ("torch-neuronx", asked.torch_neuronx, seen.torch_neuronx),
-        ("nki", asked.nki, seen.nki),
-        ("runtime", asked.runtime, seen.runtime),
-        ("neuron-driver", asked.driver, seen.neuron_driver),
-    )
-    for name, wanted, found in named:
-        if wanted and not same_version(found or "", wanted):
-            return f"it is for {name} {wanted} and saw {found}"
-    return None
-
-
-def _other_script(record: Record) -> str | None:
-    """Readers replay run_py as what passed, so it is the script that the run was for."""
-    asked, text = record.run.script_sha256, record.run_py
-    if asked is None or text is None:
-        return None
-    found = hashlib.sha256(text.encode()).hexdigest()
-    return None if found == asked else f"its script is {found}, asked for was {asked}"
-
-
-def _off_device(record: Record, seen: Observation) -> str | None:
-    """What shows that a PASS on Trainium did not have the cores that it is said to have had."""
-    versions, keys = seen.versions, record.cache_keys
-    cores = record.run.placement.cores if record.run.placement else 0
-    for name, found in (
-        ("neuronx-cc", versions.neuronx_cc),
-        ("torch-neuronx", versions.torch_neuronx),
-    ):
-        if found is None:
-            return f"it saw no {name}, without which there is no device"
-    if len(set(record.core_ids)) != cores or len(record.core_ids) != cores:
-        ids = ", ".join(map(str, record.core_ids)) or "none"
-        return f"cores asked for: {cores}; ids of the cores it had: {ids}"
-    if seen.device_peak_bytes is not None:
-        if len(seen.device_peak_bytes) != cores:
-            counted = len(seen.device_peak_bytes)
-            return f"cores asked for: {cores}; cores whose memory it counted: {counted}"
-        if not all(seen.device_peak_bytes):
-            return "a core held no tensor at any time"
-    if keys and not any(fnmatch(key, CACHES[Target.NEURON].entries) for key in keys):
-        return f"its compiled graphs are not those of neuronx-cc: {keys[0]}"
-    return None
-
-
-def _names(path: Path) -> set[str]:
+def names(path: Path) -> set[str]:
     """Run ids that a broken record file may be of: its folders' names, and what it says itself."""
-    names = {path.parent.name, path.parent.parent.name}
+    told = {path.parent.name, path.parent.parent.name}
     try:
         if path.stat().st_size <= MAX_PAPER_BYTES:
-            names.add(str(json.loads(path.read_bytes())["run"]["run_id"]))
+            told.add(str(json.loads(path.read_bytes())["run"]["run_id"]))
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         pass  # the folder's name has to do
-    return names
+    return told
 
 
 def _absent(
-    plan: Plan, records: Sequence[Record], broken: dict[str, str], at: datetime
+    plan: Plan,
+    records: Sequence[Record],
+    broken: Mapping[str, str],
+    at: datetime,
+    run_url: str | None,
 ) -> list[Record]:
-    """Records for the planned runs that left none, or none that can be read."""
+    """Records for the planned runs that left none, or none that can be used."""
 
-    def unreadable(run: Run) -> Record:
-        reason = f"its record cannot be read: {broken[run.run_id]}"
+    def unusable(run: Run) -> Record:
+        reason = f"its record could not be used: {broken[run.run_id]}"
         return store.unrecorded(run, at, Failure.HARNESS, reason[:4_000])
 
-    return [
-        unreadable(record.run) if record.run.run_id in broken else record
+    found = [
+        unusable(record.run) if record.run.run_id in broken else record
         for record in store.missing(plan, records, at)
+    ]
+    return [record.model_copy(update={"run_url": run_url}) for record in found]
+
+
+def _not_told_yet(absent: Sequence[Record], results: Path) -> list[Record]:
+    """Those of which history has no row of the same workflow run.
+
+    Nobody knows when a lost run ended, so that its row would be another one at each publication.
+    """
+    if not any(record.run_url for record in absent):
+        return list(absent)
+    told = {tuple(row.values()) for row in store.read_history(results, list(_TOLD_BY))}
+    return [
+        record
+        for record, row in ((record, store.row_of(record)) for record in absent)
+        if tuple(row[name] for name in _TOLD_BY) not in told
     ]
 
 

@@ -16,7 +16,7 @@ from pipeline.asking import Candidate
 from pipeline.catalog import Runner
 from pipeline.placement import GIB
 from pipeline.pool import Dispatcher, Pool
-from pipeline.record import Job, Machine, Run
+from pipeline.record import Job, Machine, Run, StackVersions
 
 MAX_JOB_S = 12 * 3600
 """No job is planned to take longer, unless a single run does. A job's GITHUB_TOKEN lives 24 h at
@@ -27,8 +27,9 @@ MOST_JOB_S = 23 * 3600
 """A job's own limit: the token's 24 h, less one for setting up and for handing over the records.
 A job that holds a run whose own limit is longer gets that and an hour."""
 
-_HANDING_OVER_S = 15 * 60
-"""Room in a job's limit for what is not a run: checkout, doctor, upload."""
+_AROUND_S = 30 * 60
+"""Room in a job's limit for what is not a run: image and packages, checkout, doctor, upload. An
+assumption: an image of 20 GB at 50 MB/s takes seven minutes, and is pulled up to three times."""
 
 _COUNTS = 12
 """So many numbers of machines of a class are tried, evenly spaced in powers, beside all of them."""
@@ -74,25 +75,43 @@ def machine_of(runner: Runner) -> Machine:
 def schedule(candidates: Iterable[Candidate], runners: Mapping[str, Runner]) -> tuple[Job, ...]:
     """The jobs for placed candidates: longest run first in each, ids such as `trn2-3xlarge-1`.
 
+    A job is one container with one Python environment, so its runs are of one stack and need the
+    same extra packages: each such group is divided by itself, as though the machines were its own.
+
     Each run goes to its own class, or to another one with room where that shortens the whole by
     more than it adds to its price: of all divisions that were tried the one with the least product
     of makespan and price is taken, of equals the one closest to the list's preference. Price is
-    `usd_per_hour` where every class has it, else the number of cores. Jobs of a class are numbered
-    in the order in which its machines should take them. Same input, same jobs.
+    `usd_per_hour` where every class has it, else the number of cores. Classes come in the list's
+    order. Jobs of a class are numbered, whatever their group, in the order in which its machines
+    should take them. Same input, same jobs.
     """
-    work = [Work.of(candidate) for candidate in candidates]
+    machines: dict[str, list[Load]] = {name: [] for name in runners}
+    for work in _groups(candidates):
+        for name, loads in divide(work, runners).items():
+            machines[name] += loads
     return tuple(
-        job
-        for name, machines in divide(work, runners).items()
-        for job in _jobs(name, runners[name], machines)
+        job for name, loads in machines.items() for job in _jobs(name, runners[name], loads)
     )
 
 
 def machine_time(candidates: Iterable[Candidate], runners: Mapping[str, Runner]) -> float:
     """Seconds of machine time that `schedule` will about need, without simulating: quick."""
-    work = [Work.of(candidate) for candidate in candidates]
-    divided = divide(work, runners)
-    return sum(load.length for machines in divided.values() for load in machines)
+    return sum(
+        load.length
+        for work in _groups(candidates)
+        for loads in divide(work, runners).values()
+        for load in loads
+    )
+
+
+def _groups(candidates: Iterable[Candidate]) -> list[list[Work]]:
+    """The work of those that may share a job, each group in the order given."""
+    groups: dict[tuple[StackVersions, frozenset[str]], list[Work]] = {}
+    for candidate in candidates:
+        run = candidate.run
+        key = run.stack, frozenset(run.extra_packages)
+        groups.setdefault(key, []).append(Work.of(candidate))
+    return list(groups.values())
 
 
 def least_time(work: Work, machines: Mapping[str, Machine]) -> float:
@@ -281,7 +300,7 @@ def _limit(load: Load) -> int:
         Timed(run, run.limit_s + _check_s(one), run.limit_s + _check_s(one))
         for one, run in load.members
     ]
-    worst = simulate(load.machine, timed) + longest + _HANDING_OVER_S
+    worst = simulate(load.machine, timed) + longest + _AROUND_S
     return ceil(min(worst, max(MOST_JOB_S, longest + 3600)))
 
 

@@ -157,7 +157,26 @@ def install_words(stack: StackVersions, extra_packages: Iterable[str] = ()) -> l
     The Neuron index carries PyTorch/XLA under the same name and PyPI a placeholder, hence every
     version is pinned. Indexes: AWS Neuron 2.33, setup/pytorch/update-manual.
     """
+    indexes = [_NEURON_INDEX] if stack.target is not Target.CPU else []
+    return [
+        "python -m pip install",
+        *(shlex.quote(package) for package in requirements(stack, extra_packages)),
+        *(f"--extra-index-url {index}" for index in (*indexes, _CPU_INDEX)),
+    ]
+
+
+def requirements(
+    stack: StackVersions, extra_packages: Iterable[str] = (), *, beside_image: bool = False
+) -> list[str]:
+    """A stack's Python packages as pip requirements, each without spaces and not quoted.
+
+    beside_image: only what is put beside the packages that a machine of the target already has. On
+    the device torch, torch-neuronx, the compiler and nki come with the image and are never
+    installed over it; elsewhere nothing is there.
+    """
     packages = [f"torch=={stack.torch}", f"{stack.library}=={stack.library_version}"]
+    if beside_image:
+        return [*packages[stack.target is Target.NEURON :], *extra_packages]
     for package, version in (
         ("torch-neuronx", stack.torch_neuronx),
         ("neuronx-cc", stack.neuronx_cc),
@@ -166,12 +185,7 @@ def install_words(stack: StackVersions, extra_packages: Iterable[str] = ()) -> l
         if version:
             # Wheels carry a build number behind the version that release notes name.
             packages.append(f"{package}=={version}.*")
-    indexes = [_NEURON_INDEX] if stack.target is not Target.CPU else []
-    return [
-        "python -m pip install",
-        *(shlex.quote(package) for package in (*packages, *extra_packages)),
-        *(f"--extra-index-url {index}" for index in (*indexes, _CPU_INDEX)),
-    ]
+    return [*packages, *extra_packages]
 
 
 def sha256(text: str) -> str:

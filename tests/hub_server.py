@@ -1,6 +1,6 @@
 """A small HTTP server in the Hub's place, for the real huggingface_hub client.
 
-It answers what the client asks for models, as the Hub does: description, file tree, and files at
+It answers what the client asks for models, as the Hub does: lists, description, file tree, files at
 a commit with HEAD, Range, ETag, X-Repo-Commit and, above all, X-Error-Code, without which the
 client takes another branch than with the Hub. It can be told to fail, and it keeps a log.
 
@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 Content = bytes | Path
 """What a file holds: bytes, or a file of this machine that does."""
@@ -45,6 +45,35 @@ class StoredFile:
     @property
     def size(self) -> int:
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+
+@dataclass
+class Listed:
+    """What lists of models say of one, beside its id; None = the Hub leaves it out."""
+
+    pipeline_tag: str
+    downloads: Any = 0
+    likes: Any = 0
+    trending_score: Any = 0
+    library_name: Any = "transformers"
+    safetensors: Any = None
+    """{"parameters": {dtype: elements}, "total": elements}."""
+    private: Any = False
+    gated: Any = False
+
+    def fields(self) -> dict[str, Any]:
+        """By the names of the API."""
+        known = {
+            "pipeline_tag": self.pipeline_tag,
+            "downloads": self.downloads,
+            "likes": self.likes,
+            "trendingScore": self.trending_score,
+            "library_name": self.library_name,
+            "safetensors": self.safetensors,
+            "private": self.private,
+            "gated": self.gated,
+        }
+        return {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass
@@ -97,6 +126,10 @@ class HubServer:
         self.redirect = redirect
         self.ranges = ranges
         self.repositories: dict[str, Repository] = {}
+        self.listed: dict[str, Listed] = {}
+        """What `GET /api/models` lists, by id; such a model need not have a repository."""
+        self.page = 100
+        """The most models that one page of a list holds."""
         self.tokens: set[str] = set()
         """Tokens that exist; any other one is answered with 401."""
         self.log: list[Request] = []
@@ -267,7 +300,11 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token and token not in self.server.hub.tokens:
             raise _Answer(401, message="Invalid credentials in Authorization header")
-        if found := re.fullmatch(r"/api/models/(.+?)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path):
+        if path == "/api/models":
+            self._list()
+        elif found := re.fullmatch(
+            r"/api/models/(.+?)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path
+        ):
             model_id, route, revision, below = found.groups()
             repository = self._repository(model_id, token)
             commit = self._commit(repository, unquote(revision or "main"))
@@ -310,6 +347,34 @@ class _Handler(BaseHTTPRequestHandler):
         if wanted := self.request_log.query.get("expand"):
             info = {name: info[name] for name in ("id", *wanted) if name in info}
         self._send_json(info)
+
+    def _list(self) -> None:
+        """One page of the models of a task, the highest first, and a link to the next."""
+        query = {name: values[0] for name, values in self.request_log.query.items()}
+        sort = query.get("sort", "trendingScore")
+        if sort not in ("downloads", "likes", "trendingScore"):
+            raise _Answer(400, message=f"no such sort: {sort}")
+        found = [
+            {"id": model_id, **listed.fields()}
+            for model_id, listed in self.server.hub.listed.items()
+            if listed.pipeline_tag == query.get("pipeline_tag", listed.pipeline_tag)
+        ]
+        numbers = {one["id"]: one.get(sort) for one in found}
+        found.sort(
+            key=lambda one: n if isinstance(n := numbers[one["id"]], int) else 0, reverse=True
+        )
+        start = int(query.get("cursor", "0"))
+        stop = start + min(int(query.get("limit", "1000")), self.server.hub.page)
+        wanted = ("id", *self.request_log.query.get("expand", []))
+        headers = {}
+        if stop < len(found):
+            rest = self.request_log.query | {"cursor": [str(stop)]}
+            url = f"{self.server.hub.url}/api/models?{urlencode(rest, doseq=True)}"
+            headers["Link"] = f'<{url}>; rel="next"'
+        self._send_json(
+            [{name: one[name] for name in wanted if name in one} for one in found[start:stop]],
+            headers,
+        )
 
     def _tree(self, files: dict[str, StoredFile], below: str) -> None:
         prefix = f"{below}/" if below else ""
@@ -366,14 +431,15 @@ class _Handler(BaseHTTPRequestHandler):
         if self.fault is not None:
             self.close_connection = True
 
-    def _send_json(self, value: object) -> None:
+    def _send_json(self, value: object, headers: dict[str, str] | None = None) -> None:
         body = json.dumps(value).encode()
+        headers = {"Content-Type": "application/json"} | (headers or {})
         if self.fault is not None:
-            self._begin(200, {"Content-Type": "application/json"}, len(body))
+            self._begin(200, headers, len(body))
             self.wfile.write(body[: len(body) // 2])
             self.close_connection = True
         else:
-            self._send(200, {"Content-Type": "application/json"}, body)
+            self._send(200, headers, body)
 
     def _send(self, status: int, headers: dict[str, str], body: bytes) -> None:
         self._begin(status, headers, len(body))

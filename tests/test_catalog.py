@@ -16,6 +16,7 @@ import yaml
 
 from pipeline import catalog
 from pipeline.catalog import Catalog, InvalidCatalog, Problem
+from pipeline.catalog_problems import Document, rule_problems
 from pipeline.errors import CatalogError, UsageError, exit_codes
 from pipeline.words import Parallelism, RunId, Target, Task
 
@@ -806,6 +807,77 @@ def _random_list(draw: random.Random) -> dict[str, Any]:
             for i in range(draw.randint(0, 2))
         ],
     }
+
+
+# What is left of a list with problems
+
+
+def _document(text: str) -> Document:
+    return Document(text.encode(), "models.yaml", Catalog.model_fields)
+
+
+def _rest(text: str) -> Document | None:
+    """The document less the entries in which the loader finds problems."""
+    with pytest.raises(InvalidCatalog) as caught:
+        catalog.parse(text.encode(), file="models.yaml")
+    return _document(text).without(caught.value.problems)
+
+
+def test_places_of_entries() -> None:
+    """An entry is where its first key stands."""
+    document = _document(VALID)
+    line, column = document.place(("models", 0))
+    assert VALID.splitlines()[line - 1][column - 1 :] == "id: Qwen/Qwen3-0.6B"
+
+
+def test_entries_without_problems_are_left() -> None:
+    """A faulty model goes whole; the others keep their lines, if not their position."""
+    first = VALID.index("  - id: Qwen/Qwen3-0.6B")
+    wrong = "  - {id: a/wrong, tsk: text-generation, cores: 3}\n  -\n  - just text\n"
+    rest = _rest(VALID[:first] + wrong + VALID[first:])
+    assert rest is not None
+    assert rest.data == _document(VALID).data
+    assert rest.problems == []
+    assert rest.place(("models", 0))[0] == _document(VALID).place(("models", 0))[0] + 3
+    Catalog.model_validate(rest.data)
+    assert not list(rule_problems(rest))
+
+
+def test_the_second_of_two_goes() -> None:
+    """Where a model is there twice the problem is at the second, and the first is left."""
+    twice = "excluded:\n  - {id: qwen/qwen3-0.6b, task: text-generation}\n"
+    text = VALID.partition("excluded:\n")[0] + twice
+    rest = _rest(text)
+    assert rest is not None
+    assert rest.data["models"] == _document(VALID).data["models"]
+    assert rest.data["excluded"] == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("limit_minutes: 60", "limit_minutes: none"),
+        ("models:\n", "models:\nmodels:\n"),
+        ("  sdk: &sdk\n", "  sdk: &sdk\n    oddity: 1\n"),
+        ("excluded:\n", "excludde:\n"),
+    ],
+)
+def test_a_problem_elsewhere_leaves_nothing(old: str, new: str) -> None:
+    """What all models share must be sound."""
+    assert old in VALID
+    assert _rest(VALID.replace(old, new, 1)) is None
+
+
+def test_the_document_itself_stays_as_it_is() -> None:
+    """What is left is another document."""
+    text = VALID.replace("  - id: Qwen/Qwen3-0.6B\n", "  - id: Qwen/Qwen3-0.6B\n    odd: 1\n")
+    document = _document(text)
+    before = len(document.data["models"])
+    place = document.place(("models", 0))
+    rest = document.without([Problem("models.yaml", *place, "odd")])
+    assert rest is not None
+    assert (len(document.data["models"]), document.place(("models", 0))) == (before, place)
+    assert len(rest.data["models"]) == before - 1
 
 
 def test_the_committed_schema_is_the_generated_one() -> None:

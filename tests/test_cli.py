@@ -188,7 +188,7 @@ def test_exit_codes_are_told_apart() -> None:
     assert len({meaning for _, meaning in codes}) == len(codes)
 
 
-COMMANDS = ["doctor", "plan", "publish", "run", "script", "show", "validate"]
+COMMANDS = ["actions", "doctor", "plan", "publish", "run", "script", "show", "validate"]
 
 
 def test_help_lists_the_commands() -> None:
@@ -499,7 +499,7 @@ def test_plan_after_results(campaign: Path) -> None:
     plan = planned()
     assert {run.model_id: run.reason for run in plan.runs} == {
         "cut/one": "never run",
-        "good/two": "the last attempt ended in ERROR (download) at download",
+        "good/two": "last attempt ended in ERROR: download at download",
     }
     (run,) = [run for job in plan.jobs for run in job.runs]
     assert (run.model_id, run.attempt) == ("good/two", 2)
@@ -544,7 +544,7 @@ def test_plan_sees_lost_records(campaign: Path) -> None:
     assert again.reason.endswith("was lost at stage compile: its record never ended")
     assert qualify("publish", lost).code == 0
     (again,) = planned("--select", "good/one").runs
-    assert again.reason == "the last attempt ended in ERROR (lost_runner) at compile"
+    assert again.reason == "last attempt ended in ERROR: lost_runner at compile"
     assert again.attempt == 2
 
 
@@ -617,7 +617,7 @@ def test_plan_from_the_hub(campaign: Path) -> None:
         assert ended.out.startswith("2 new rows: 0 PASS, 0 FAIL, 2 ERROR\n")
         ended = process("plan", "--json", **environment)
         reasons = {run["model_id"]: run["reason"] for run in ended.json()["refused"]}
-        assert reasons["org/gated"] == "the last attempt ended in ERROR (gated) at plan"
+        assert reasons["org/gated"] == "last attempt ended in ERROR: gated at plan"
 
 
 # --- script -------------------------------------------------------------------------------------
@@ -800,6 +800,49 @@ def test_run_too_large_a_paper(campaign: Path) -> None:
     ended = qualify("run", "-", typed=b" " * (MAX_PAPER_BYTES + 1))
     assert ended.code == 5
     assert "above the limit" in ended.err
+
+
+@pytest.fixture
+def three_jobs(campaign: Path) -> Path:
+    """A plan file of three jobs of one run each and a refused one. No run comes to anything: there
+    is no device here, and each says so in its record."""
+    runs = [papers.run(f"m/{n}") for n in (1, 2, 3)]
+    jobs = [papers.job([run], job_id=f"trn2-{n}") for n, run in enumerate(runs, 1)]
+    made = Plan(jobs=tuple(jobs), refused=(papers.refused("no/no"),), skipped=())
+    write(made, campaign / "plan.json")
+    return campaign
+
+
+def test_run_one_job_of_a_plan(three_jobs: Path) -> None:
+    """--job runs that job alone: neither the others nor what is refused, whose rows publish makes
+    from the plan."""
+    qualify("run", "plan.json", "--job", "trn2-2")
+    assert [path.parent.parent.name for path in records(three_jobs)] == [f"m--2{NEURON}"]
+
+
+@pytest.mark.parametrize(
+    ("job_id", "message"),
+    [
+        ("trn2-22", 'unknown job "trn2-22"; did you mean "trn2-2"?'),
+        ("zzz", 'expected one of "trn2-1", "trn2-2", "trn2-3"'),
+        ("refused", "unknown job"),
+        ("", 'unknown job ""'),
+    ],
+)
+def test_run_an_unknown_job(three_jobs: Path, job_id: str, message: str) -> None:
+    """A job that the plan does not hold ends with exit code 2 and a near miss, and runs nothing."""
+    ended = qualify("run", "plan.json", "--job", job_id)
+    assert (ended.code, ended.out) == (2, "")
+    assert message in ended.err
+    assert records(three_jobs) == []
+
+
+def test_run_a_job_of_a_plan_without_jobs(campaign: Path) -> None:
+    """Where everything is refused there is no job to choose."""
+    write(planned("--select", "cut/one"), campaign / "plan.json")
+    ended = qualify("run", "plan.json", "--job", "laptop-1")
+    assert (ended.code, records(campaign)) == (2, [])
+    assert "plan.json holds no job" in ended.err
 
 
 def test_run_a_run_that_names_jobs(campaign: Path) -> None:

@@ -22,7 +22,7 @@ from pipeline.catalog import Catalog
 from pipeline.errors import UsageError
 from pipeline.estimate import Past
 from pipeline.placement import GIB, Checkpoint, PlanTable, Tensor
-from pipeline.plan import Earlier, Request, make_plan, wanted
+from pipeline.plan import Earlier, Request, kind, make_plan, wanted
 from pipeline.record import Plan, Record, Refusal, Run, dump, parse
 from pipeline.rows import missing
 from pipeline.words import CacheState, Failure, Parallelism, Result, Stage, Target
@@ -235,7 +235,7 @@ def test_the_last_attempt_ended_in_error() -> None:
     """ERROR says nothing of the model: it is tried again, even where an older PASS reigns."""
     failed = {"last_result": Result.ERROR, "last_failure": Failure.KILLED, "errors": 2}
     run = one(again(failed | {"last_stage": Stage.LOAD, "last_at": NOW + timedelta(days=1)}))
-    assert run.reason == "the last attempt ended in ERROR (killed) at load"
+    assert run.reason == "last attempt ended in ERROR: killed at load"
     assert run.attempt == 3
 
 
@@ -259,7 +259,7 @@ def test_inconclusive_counts_as_a_try_of_an_old_result() -> None:
     newer = INCONCLUSIVE | {"last_at": NOW + timedelta(days=40)}
     assert list(again(newer, now=NOW + timedelta(days=50)).runs) == []
     run = one(again(newer, now=NOW + timedelta(days=71)))
-    assert (run.reason, run.attempt) == ("31 days old, the limit is 30", 2)
+    assert (run.reason, run.attempt) == ("too old: 31 days, the limit is 30", 2)
 
 
 def test_inconclusive_is_tried_again_with_another_script() -> None:
@@ -307,7 +307,7 @@ def test_refused_for_the_same_reason() -> None:
     refused = {"result": Result.FAIL, "failure": Failure.TOO_LARGE, "stage": Stage.PLAN}
     assert list(again(refused, first=of_gib(900)).runs) == []
     run = one(again(refused, first=of_gib(900), now=papers.day(31)))
-    assert run.reason == "31 days old, the limit is 30"
+    assert run.reason == "too old: 31 days, the limit is 30"
 
 
 def test_a_hub_that_is_away_is_not_another_revision() -> None:
@@ -320,9 +320,9 @@ def test_age() -> None:
     """A result older than the list's limit is due; at the limit it is not."""
     assert list(again(now=NOW + timedelta(days=30)).runs) == []
     run = one(again(now=NOW + timedelta(days=30, seconds=1)))
-    assert run.reason == "30 days old, the limit is 30"
+    assert run.reason == "too old: 30 days, the limit is 30"
     week = catalog("a/a", defaults={"max_age_days": 7})
-    assert one(again(found=week, now=papers.day(8))).reason == "8 days old, the limit is 7"
+    assert one(again(found=week, now=papers.day(8))).reason == "too old: 8 days, the limit is 7"
 
 
 def test_force() -> None:
@@ -336,7 +336,8 @@ def test_a_lost_record_is_due() -> None:
     began = datetime(2026, 12, 1, 10, 0, 0, 123_456, tzinfo=timezone(timedelta(hours=2)))
     lost = {run.run_id: papers.unended(run, began)}
     expected = (
-        "the run started 2026-12-01 08:00:00 UTC was lost at stage compile: its record never ended"
+        "lost: the run started 2026-12-01 08:00:00 UTC was lost at stage compile: "
+        "its record never ended"
     )
     assert one(planned(catalog("a/a"), lost=lost)).reason == expected
     assert one(again(lost=lost)).reason == expected
@@ -351,7 +352,7 @@ def test_a_lost_record_older_than_the_last_attempt_is_history() -> None:
     assert list(again(lost=lost).runs) == []
     published = {"last_result": Result.ERROR, "last_failure": Failure.LOST_RUNNER, "errors": 1}
     reason = one(again(published, lost=lost)).reason
-    assert reason == "the last attempt ended in ERROR (lost_runner) at done"
+    assert reason == "last attempt ended in ERROR: lost_runner at done"
 
 
 # --- order, budget, selection -------------------------------------------------------------------
@@ -411,6 +412,41 @@ def test_budget_counts_what_machines_are_booked_for() -> None:
         assert sum(job.estimated_s for job in plan.jobs) <= minutes * 60
         assert len(list(plan.runs)) + len(plan.skipped) == 12
     assert len(list(planned(listed, request=Request(budget_s=10.5 * 60)).runs)) == 8
+
+
+def test_budget_with_runs_that_cannot_share_a_job() -> None:
+    """Runs of two stacks and of other packages book machines apart: the budget counts each job."""
+    models = [{"id": f"m/{n}", "extra_packages": ["timm"] if n == 3 else []} for n in range(4)]
+    listed = catalog(*models, runners={"large": {**LARGE, "labels": ["x"]}})
+    stacks = ("neuron", "older-torch")
+    whole = planned(listed, request=Request(stacks=stacks))
+    assert [len(job.runs) for job in whole.jobs] == [3, 1, 3, 1]
+    # One job takes about 610 s, however many of the four are in it.
+    for jobs, minutes in ((0, 10), (1, 10.5), (2, 20.5), (3, 31), (4, 41)):
+        plan = planned(listed, request=Request(stacks=stacks, budget_s=minutes * 60))
+        assert len(plan.jobs) == jobs
+        assert sum(job.estimated_s for job in plan.jobs) <= minutes * 60
+        assert len(list(plan.runs)) + len(plan.skipped) == 8
+
+
+@pytest.mark.parametrize(
+    ("before", "days", "common"),
+    [
+        (None, 31, "too old"),
+        ({"revision": "b" * 40}, 0, "other revision"),
+        ({"script_sha256": "0" * 64}, 0, "other script"),
+        (
+            {"last_result": Result.ERROR, "last_failure": Failure.KILLED},
+            0,
+            "last attempt ended in ERROR",
+        ),
+    ],
+)
+def test_what_reasons_have_in_common(before: dict[str, Any] | None, days: int, common: str) -> None:
+    """A reason begins with what other runs share; what is particular stands after a colon."""
+    reason = one(again(before, now=papers.day(days))).reason
+    assert kind(reason) == common
+    assert reason.startswith(f"{common}: ")
 
 
 LARGE = {"labels": ["trn2-48"], "cores": 16, "core_gib": 24, "host_gib": 2048}
@@ -641,6 +677,24 @@ def test_two_stacks_of_one_compiler_give_two_run_ids() -> None:
     assert len(scripts) == 2
 
 
+def test_stacks_planned_together_are_planned_as_each_alone() -> None:
+    """What is found out once for several stacks is what each would have found, targets apart."""
+    listed = catalog("a/a", "big/big", "none/none")
+    facts = {"big/big": of_gib(30), "none/none": qwen(tensors=())}
+    stacks = ("neuron", "cpu", "older-torch")
+
+    def runs(*names: str) -> dict[str, Run]:
+        plan = planned(listed, facts, request=Request(stacks=names))
+        return {run.run_id: run for run in plan.runs}
+
+    alone: dict[str, Run] = {}
+    for name in stacks:
+        alone |= runs(name)
+    together = runs(*stacks)
+    assert len(together) == 9
+    assert together == alone
+
+
 def test_a_stack_named_twice_counts_once() -> None:
     """--stack cpu --stack cpu plans each run once."""
     plan = planned(catalog("a/a"), request=Request(stacks=("cpu", "cpu")))
@@ -751,7 +805,7 @@ def test_a_result_of_a_larger_placement_stands(rung: int) -> None:
     plan = planned(catalog("a/a"), earlier=known)
     assert [skip.reason for skip in plan.skipped] == ["up to date: PASS on 2026-11-30"]
     due = one(planned(catalog("a/a"), earlier=known, now=papers.day(31)))
-    assert due.reason == "31 days old, the limit is 30"
+    assert due.reason == "too old: 31 days, the limit is 30"
     assert (due.placement, due.larger) == (wider.placement, wider.larger)
     assert due.script_sha256 == wider.script_sha256
 
@@ -762,11 +816,11 @@ def test_out_of_memory_goes_on_with_the_next_placement() -> None:
     run = one(planned(listed))
     oom: dict[str, Any] = {"result": Result.FAIL, "failure": Failure.DEVICE_OUT_OF_MEMORY}
     due = one(planned(listed, earlier={run.run_id: earlier_of(run, **oom)}))
-    assert due.reason == "ran out of device memory on 1 core: 2 cores are next"
+    assert due.reason == "needs more cores: ran out of device memory on 1 core, 2 cores are next"
     assert due.placement == run.larger[0]
     # The small class ends at 4 cores; the large one has 8.
     due = one(planned(listed, earlier={run.run_id: earlier_of(on_rung(run, 2), **oom)}))
-    assert due.reason == "ran out of device memory on 4 cores: 8 cores are next"
+    assert due.reason == "needs more cores: ran out of device memory on 4 cores, 8 cores are next"
     assert due.placement is not None
     assert (due.runner, due.placement.cores) == ("large", 8)
 
@@ -811,7 +865,7 @@ def test_a_timeout_below_the_lists_limit_is_tried_with_all_of_it() -> None:
     ended: dict[str, Any] = {"result": Result.FAIL, "failure": Failure.TIMEOUT}
     known = earlier_of(run, wall_s=2400.0, **ended)
     due = one(planned(listed, earlier={run.run_id: known}))
-    assert due.reason == "ended after 40 min, the limit of that run: the list allows 240"
+    assert due.reason == "timed out: after 40 min, its limit then; the list allows 240"
     assert (due.estimated_s, due.limit_s) == (2400, 240 * 60)
     final = earlier_of(run, wall_s=240 * 60.0, **ended)
     plan = planned(listed, earlier={run.run_id: final})
@@ -893,7 +947,7 @@ def test_facts_that_cannot_be_had_end_in_error(failure: Failure) -> None:
     assert record.error == "said why"
     known = earlier_of(run, Result.ERROR, failure=failure, stage=Stage.PLAN, errors=1)
     retried = one(planned(catalog("a/a"), facts, earlier={run.run_id: known}))
-    assert retried.reason == f"the last attempt ended in ERROR ({failure}) at plan"
+    assert retried.reason == f"last attempt ended in ERROR: {failure} at plan"
     assert retried.attempt == 2
 
 

@@ -16,8 +16,8 @@ import pytest
 from pipeline import publish as module
 from pipeline import results as store
 from pipeline.errors import RecordError, ResultsError
-from pipeline.publish import Change, ChangeKind, Published, publish
-from pipeline.record import CallCounts, Check, Finding, Record, Try, write_atomically
+from pipeline.publish import Change, ChangeKind, Published, Taken, publish
+from pipeline.record import CallCounts, Check, Finding, Plan, Record, Try, write_atomically
 from pipeline.results import read_current, read_history, row_of
 from pipeline.rows import digest
 from pipeline.words import (
@@ -146,6 +146,45 @@ def test_planned_runs_without_a_record_become_rows(campaign: Campaign) -> None:
     assert done.problems == ()
 
 
+def test_a_workflow_run_tells_its_lost_runs_once(campaign: Campaign) -> None:
+    """Nobody knows when they ended: the workflow run they are of makes their rows one and the same,
+    and another class of failure, or another workflow run, another one."""
+    plan = papers.plan(papers.run("b/lost"), papers.refused("c/large"))
+
+    def derive(url: str | None, taken: Taken | None = None, now: int = 100) -> Published:
+        return module.derive(
+            taken or Taken(()),
+            results=campaign.results,
+            table=campaign.table,
+            catalog_view=View(),
+            plan=plan,
+            now=day(now),
+            run_url=url,
+        )
+
+    first = derive("https://example.com/1")
+    assert (first.added, [record.run.model_id for record in first.lost]) == (2, ["b/lost"])
+    assert {row["run_url"] for row in first.rows} == {"https://example.com/1"}
+    again = derive("https://example.com/1", now=101)
+    assert (again.added, again.written, len(again.lost)) == (0, (), 1)
+    broken = Taken((), ("x/record.json: not JSON",), {papers.run("b/lost").run_id: "not JSON"})
+    (row,) = derive("https://example.com/1", broken).rows
+    assert (row["failure"], row["error"]) == ("harness", "its record could not be used: not JSON")
+    assert derive("https://example.com/2").added == 2
+    assert derive(None, now=102).added == derive(None, now=103).added == 2
+
+
+def test_plan_of_nothing_derives_the_page(campaign: Campaign) -> None:
+    """Nothing was due, so nothing is missing; but no page is made of nothing."""
+    nothing = Plan(jobs=(), refused=(), skipped=())
+    with pytest.raises(ResultsError, match="no results to make a page of"):
+        campaign.publish(plan=nothing)
+    campaign.publish(papers.passing())
+    assert campaign.publish(plan=nothing).written == ()
+    campaign.wishes = View(models=(Wanted("new/model"),))
+    assert campaign.publish(plan=nothing).written == (campaign.table,)
+
+
 def test_plan_of_refusals_needs_no_device(campaign: Campaign) -> None:
     """Where nothing was to run, no record is missing: the refusals are published."""
     done = campaign.publish(plan=papers.plan(papers.refused()))
@@ -223,7 +262,7 @@ def test_broken_record_loses_only_itself(campaign: Campaign, how: str) -> None:
     assert (done.passed, done.failed, done.errors) == (1, 0, 1)
     row = next(row for row in read_current(campaign.results) if row["model_id"] == "b/b")
     assert (row["result"], row["failure"], row["stage"]) == ("ERROR", "harness", "plan")
-    assert row["error"].startswith("its record cannot be read: ")
+    assert row["error"].startswith("its record could not be used: ")
     (problem,) = done.problems
     assert str(path) in problem
     with pytest.raises(ResultsError, match="1 could not be used") as caught:

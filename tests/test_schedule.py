@@ -46,6 +46,7 @@ def candidate(
     check_s: int = 0,
     host_gib: float = 1,
     limit_s: int | None = None,
+    **changes: Any,
 ) -> Candidate:
     """A run that may go to each class of `on`, the first being its own."""
     runs = [
@@ -58,6 +59,7 @@ def candidate(
             limit_s=limit_s or 2 * seconds,
             core_bytes=(24 + number) * GIB,
             usd_per_hour=float(number),
+            **changes,
         )
         for number, where in enumerate(on)
     ]
@@ -227,6 +229,62 @@ def test_a_run_longer_than_a_job_may_be_is_not_refused() -> None:
     assert sum(len(job.runs) for job in jobs) == 6
 
 
+# --- one environment a job ----------------------------------------------------------------------
+
+
+def test_a_job_is_of_one_stack() -> None:
+    """Two stacks never share a job, however empty the machine: a job has one image."""
+    found = [
+        candidate(f"m/{n}", seconds=(n + 1) * 600, stack=papers.stack(torch=torch))
+        for n, torch in enumerate(("2.14.0", "2.13.0", "2.14.0", "2.13.0"))
+    ]
+    jobs = schedule(found, {"small": runner(4)})
+    assert [[run.model_id for run in job.runs] for job in jobs] == [["m/3", "m/1"], ["m/2", "m/0"]]
+    assert [job.job_id for job in jobs] == ["small-1", "small-2"]
+    assert [job.estimated_s for job in jobs] == [2400, 1800]
+    assert machine_time(found, {"small": runner(4)}) == 2400 + 1800
+
+
+def test_a_job_is_of_one_set_of_packages() -> None:
+    """What one model needs beside its stack is not put into another's environment; the order in
+    which the list names packages makes no other set."""
+    both = ("einops==0.8.1", "timm")
+    found = [
+        candidate("plain/one"),
+        candidate("both/one", extra_packages=both),
+        candidate("both/two", extra_packages=tuple(reversed(both))),
+        candidate("older/one", extra_packages=("einops==0.8.0", "timm")),
+    ]
+    jobs = schedule(found, {"small": runner(4)})
+    assert [{run.model_id for run in job.runs} for job in jobs] == [
+        {"plain/one"},
+        {"both/one", "both/two"},
+        {"older/one"},
+    ]
+    assert [job.job_id for job in jobs] == ["small-1", "small-2", "small-3"]
+
+
+def test_numbers_go_on_over_groups() -> None:
+    """By class, then the longest job first, whatever its stack: the order to take them in."""
+    classes = {"small": runner(4), "large": runner(16)}
+    found = [
+        candidate(f"m/{torch}-{cores}", cores=cores, seconds=seconds, on=on, stack=stack)
+        for torch, hours in (("2.14.0", (1, 4)), ("2.13.0", (2, 3)))
+        for stack in [papers.stack(torch=torch)]
+        for cores, on, seconds in (
+            (1, ("small",), hours[0] * HOUR),
+            (16, ("large",), hours[1] * HOUR),
+        )
+    ]
+    jobs = schedule(found, classes)
+    assert [(job.job_id, job.runs[0].stack.torch, job.estimated_s // HOUR) for job in jobs] == [
+        ("small-1", "2.13.0", 2),
+        ("small-2", "2.14.0", 1),
+        ("large-1", "2.14.0", 4),
+        ("large-2", "2.13.0", 3),
+    ]
+
+
 # --- limits of jobs -----------------------------------------------------------------------------
 
 
@@ -250,6 +308,8 @@ def test_a_jobs_limit_ends_before_its_token() -> None:
 
 def mix(seed: int) -> tuple[list[Candidate], Mapping[str, Runner]]:
     draw = random.Random(seed)  # noqa: S311 -- a fixed choice of cases
+    torches = ("2.14.0", "2.13.0")[: 1 + seed % 2]
+    packages: list[tuple[str, ...]] = [(), (), ("timm",)][: 2 + seed % 3 // 2]
     classes = {
         "small": runner(4, machines=draw.randint(1, 4), compilations=2, host_gib=124.0),
         "large": runner(draw.choice([16, 64]), machines=draw.randint(1, 2), compilations=8),
@@ -268,6 +328,8 @@ def mix(seed: int) -> tuple[list[Candidate], Mapping[str, Runner]]:
                 compiling_s=seconds * draw.randint(0, 95) // 100,
                 check_s=draw.randint(0, 300),
                 host_gib=draw.choice([1, 20, 60, 200]),
+                stack=papers.stack(torch=draw.choice(torches)),
+                extra_packages=draw.choice(packages),
             )
         )
     return found, classes
@@ -275,8 +337,8 @@ def mix(seed: int) -> tuple[list[Candidate], Mapping[str, Runner]]:
 
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_the_mix(seed: int) -> None:
-    """Every run is in one job, of a class that may take it; ids are unique; expectations are what
-    the simulation says; the same input gives the same jobs."""
+    """Every run is in one job, of a class that may take it and of its environment; ids are unique;
+    expectations are what the simulation says; the same input gives the same jobs."""
     found, classes = mix(seed)
     jobs = schedule(found, classes)
     assert schedule(found, classes) == jobs
@@ -288,6 +350,7 @@ def test_whatever_the_mix(seed: int) -> None:
     options = {one.run.model_id: (one.run, *one.elsewhere) for one in found}
     for job in jobs:
         assert job.runs == tuple(sorted(job.runs, key=lambda run: -run.estimated_s))
+        assert len({(run.stack, run.extra_packages) for run in job.runs}) == 1
         for run in job.runs:
             assert run in options[run.model_id]
             assert run.runner == job.runner

@@ -1,10 +1,7 @@
 """GitHub's REST API, as far as the workflows need it, over PyGithub.
 
-What is sent twice does the same as sent once, or it is not sent twice: reads and edits are
-repeated after a server's failure, creations are not, since nobody knows whether they were done.
-Refusals for too many requests are repeated for all, after the time that GitHub asks for.
-
 https://docs.github.com/en/rest
+How it is asked, and what is said when it is asked in vain, is `github_calls`.
 """
 
 from __future__ import annotations
@@ -14,15 +11,14 @@ import re
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Self
 
+from pipeline.actions.github_calls import Absent, Caller
 from pipeline.errors import EnvironmentFault, GitHubError
 
 if TYPE_CHECKING:
     from github.CheckRun import CheckRun
-    from github.GithubException import GithubException
     from github.Issue import Issue as RemoteIssue
     from github.PullRequest import PullRequest as RemotePullRequest
     from github.Repository import Repository
@@ -54,17 +50,13 @@ MAX_TEXT = 65_000
 _CUT = "\n\n*Cut here: GitHub holds no more. All of it is in the summary of the run.*\n"
 _CHECK_ID = "trn-qualify"
 """external_id of our checks; those that Actions makes for jobs have another."""
-
-_ATTEMPTS = 4
-_FIRST_WAIT_S = 2.0
-_LONGEST_WAIT_S = 120.0
-"""A job pays for waiting by the minute; above this it ends and says when to come back."""
+_COMMENTS = "issues: write"
+"""For comments on pull requests `pull-requests: write` does too."""
 _TIMEOUT_S = 30
 _LOGIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,99})(?:\[bot\])?", re.ASCII)
 
 State = Literal["open", "closed", "all"]
 Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out"]
-T = TypeVar("T")
 
 
 class Permission(StrEnum):
@@ -154,8 +146,7 @@ class GitHub:
             ) from None
         self.repository = repository
         self.login = login
-        self._token = token
-        self._sleep = sleep
+        self._ask = Caller(repository, token, sleep).ask
         self._repository: Repository = Github(
             auth=Auth.Token(token),
             base_url=api_url,
@@ -189,10 +180,10 @@ class GitHub:
         try:
             told = self._ask(
                 f"the permission of {user}",
-                "metadata: read",
+                "",
                 lambda: self._repository.get_collaborator_permission(user),
             )
-        except _Absent:
+        except Absent:
             return Permission.NONE
         told = {"maintain": "write", "triage": "read"}.get(told, told)
         return Permission(told) if told in set(Permission) else Permission.NONE
@@ -401,150 +392,6 @@ class GitHub:
 
     def _checks(self, sha: str, name: str) -> Iterable[CheckRun]:
         return self._repository.get_commit(sha).get_check_runs(check_name=name)
-
-    # --- asking -----------------------------------------------------------------------------------
-
-    def _ask(self, what: str, needs: str, call: Callable[[], T], *, repeatable: bool = True) -> T:
-        """What `call` returns, repeated while that can help; GitHubError in our words.
-
-        what: is asked for. needs: the line under a job's `permissions:` that allows it.
-        repeatable: doing it twice is as good as once.
-        """
-        import github
-        import requests
-
-        for attempt in range(1, _ATTEMPTS + 1):
-            wait = _FIRST_WAIT_S * 2 ** (attempt - 1)
-            try:
-                return call()
-            except github.GithubException as error:
-                limited = _limited(error)
-                wait = max(wait, _asked_wait(error)) if limited else wait
-                again = limited or (error.status >= 500 and repeatable)
-                problem = self._explained(error, what, needs, limited, repeatable)
-            except requests.RequestException as error:
-                again = repeatable
-                problem = GitHubError(
-                    f"{what}: no whole answer came from GitHub ({type(error).__name__})",
-                    remedy=_AGAIN if repeatable else _DOUBT,
-                )
-            except (ValueError, KeyError, RuntimeError, AssertionError, TypeError) as error:
-                # PyGithub's ways to say that an answer is not what the API documents.
-                raise GitHubError(
-                    f"{what}: GitHub's answer is not what its API documents "
-                    f"({type(error).__name__})",
-                    remedy="look at GITHUB_API_URL: does GitHub answer there, or a proxy?",
-                ) from error
-            if not again or attempt == _ATTEMPTS or wait > _LONGEST_WAIT_S:
-                # Without its cause, whose text is GitHub's answer with all of its headers.
-                raise problem from None
-            self._sleep(wait)
-        raise AssertionError("the last attempt returns or raises")
-
-    def _explained(
-        self, error: GithubException, what: str, needs: str, limited: bool, repeatable: bool
-    ) -> GitHubError:
-        said = self._said(error)
-        if limited:
-            return GitHubError(
-                f"{what}: GitHub answers no more requests of this token for now",
-                remedy=f"run the job again {_later(error)}; a job's token has 1 000 requests an "
-                "hour and repository",
-            )
-        match error.status:
-            case 401:
-                return GitHubError(
-                    f"{what}: GitHub does not know the token",
-                    remedy="a job's token ends with its job; a secret may have expired: renew it",
-                )
-            case 403 if "create or approve pull requests" in said:
-                return GitHubError(
-                    f"{what}: this repository lets no workflow open pull requests",
-                    remedy="Settings, Actions, General: allow GitHub Actions to create and approve "
-                    "pull requests",
-                )
-            case 403:
-                return GitHubError(
-                    f"{what}: the token may not do this{_quoted(said)}",
-                    remedy=f"the job needs `{needs}` under `permissions:`",
-                )
-            case 404 | 410:
-                return _Absent(
-                    f"{what}: not found in {self.repository}, or the token may not see it",
-                    remedy=f"is the name right? If it is, the job needs `{needs}` under "
-                    "`permissions:`",
-                )
-            case status if status >= 500:
-                return GitHubError(
-                    f"{what}: GitHub itself failed (HTTP {status})",
-                    remedy=_AGAIN if repeatable else _DOUBT,
-                )
-            case status:
-                return GitHubError(f"{what}: GitHub refused (HTTP {status}){_quoted(said)}")
-
-    def _said(self, error: GithubException) -> str:
-        """GitHub's own message, one line of it, never with the token."""
-        data = error.data if isinstance(error.data, dict) else {}
-        details = [
-            str(one.get("message") or one.get("code") or "") if isinstance(one, dict) else str(one)
-            for one in data.get("errors") or []
-        ]
-        text = "; ".join(part for part in [str(data.get("message") or ""), *details] if part)
-        return " ".join(text.replace(self._token, "***").split())[:300]
-
-
-class _Absent(GitHubError):
-    """There is no such thing, as far as this token can see."""
-
-
-_COMMENTS = "issues: write"
-"""For comments on pull requests `pull-requests: write` does too."""
-_AGAIN = "githubstatus.com says whether GitHub has trouble; run the job again"
-_DOUBT = "nobody knows whether it was done: look, then run the job again"
-
-
-def _limited(error: GithubException) -> bool:
-    """Whether it was refused, undone, for too many requests.
-
-    https://docs.github.com/en/rest/using-the-rest-api/rate-limits-for-the-rest-api
-    """
-    headers = error.headers or {}
-    data = error.data if isinstance(error.data, dict) else {}
-    return error.status == 429 or (
-        error.status == 403
-        and (
-            "retry-after" in headers
-            or headers.get("x-ratelimit-remaining") == "0"
-            or "rate limit" in str(data.get("message")).lower()
-        )
-    )
-
-
-def _asked_wait(error: GithubException) -> float:
-    """Seconds that GitHub asks to wait; one minute where it does not say."""
-    headers = error.headers or {}
-    if (after := headers.get("retry-after", "")).isdecimal():
-        return float(after)
-    reset = _reset(error)
-    # One second more: the reset's second is not over when it begins.
-    return 60.0 if reset is None else max(0.0, reset - time.time() + 1)
-
-
-def _reset(error: GithubException) -> int | None:
-    headers = error.headers or {}
-    told = headers.get("x-ratelimit-reset", "")
-    return int(told) if told.isdecimal() and headers.get("x-ratelimit-remaining") == "0" else None
-
-
-def _later(error: GithubException) -> str:
-    reset = _reset(error)
-    if reset is None:
-        return f"in {_asked_wait(error):.0f} seconds"
-    return f"after {datetime.fromtimestamp(reset, UTC):%Y-%m-%dT%H:%M:%SZ}"
-
-
-def _quoted(said: str) -> str:
-    return f": {said}" if said else ""
 
 
 def _pull_request(one: RemotePullRequest) -> PullRequest:

@@ -155,14 +155,21 @@ def _facts(
 
 
 def make_plan(
-    list_path: Path, results: Path, records: Path, facts_cache: Path, request: Request
+    list_path: Path,
+    results: Path,
+    records: Path,
+    facts_cache: Path,
+    request: Request,
+    *,
+    catalog: Catalog | None = None,
 ) -> Plan:
+    """What is due of the list in a file; `catalog`: its content, where the caller has it."""
     from pipeline import plan as planning
     from pipeline.catalog import load
     from pipeline.placement import PlanTable
     from pipeline.record import unfinished
 
-    catalog = load(list_path)
+    catalog = catalog or load(list_path)
     folder = list_path.resolve().parent
     chosen, _ = planning.wanted(catalog, request)
     return planning.make_plan(

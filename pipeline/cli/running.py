@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Sequence
@@ -25,13 +26,18 @@ from pipeline.cli.options import (
     stack_option,
 )
 from pipeline.cli.planning import one_plan
-from pipeline.errors import EnvironmentFault, RunsFailed
+from pipeline.errors import EnvironmentFault, RunsFailed, UsageError
 from pipeline.words import cores
 
 if TYPE_CHECKING:
     from pipeline.catalog import Catalog
     from pipeline.record import Job, Plan, Record, Run
     from pipeline.runner import Settings
+
+
+def _kept(name: str) -> Path:
+    """Where this machine keeps something between jobs: their workspaces are emptied."""
+    return Path(os.environ.get("QUALIFY_FOLDER") or "build") / name
 
 
 @main.command(short_help="Execute runs and leave their records.")
@@ -41,12 +47,14 @@ if TYPE_CHECKING:
 @records_option
 @facts_option
 @stack_option
+@click.option("--job", "job_id", metavar="ID", help="Of a plan only this job, and nothing refused.")
 @click.option(
     "--store",
     "store_url",
     metavar="URL",
     help="Store of compiled graphs: a directory or a URL such as hf://buckets/owner/name. "
-    "[default: the list's `store`, else build/graphs]",
+    "[default: the list's `store`, else build/graphs, or graphs in the folder that QUALIFY_FOLDER "
+    "names]",
 )
 @click.option("--no-store", is_flag=True, help="Restore and save no compiled graphs.")
 @click.option(
@@ -57,8 +65,8 @@ if TYPE_CHECKING:
 @click.option(
     "--references",
     type=path(file_okay=False),
-    default=Path("build/references"),
-    show_default=True,
+    default=lambda: _kept("references"),
+    show_default="build/references, or references in the folder that QUALIFY_FOLDER names",
     help="Kept answers of the CPU reference.",
 )
 @click.option("--strict", is_flag=True, help="Exit with an error unless every run is a PASS.")
@@ -70,6 +78,7 @@ def run(
     records: Path,
     facts_cache: Path,
     stacks: tuple[str, ...],
+    job_id: str | None,
     store_url: str | None,
     no_store: bool,
     whole_store: bool,
@@ -94,11 +103,13 @@ def run(
         ) from error
     catalog = load(list_path)
     planned = _jobs(what, list_path, results, facts_cache, stacks)
+    if job_id is not None:
+        planned = [_one_job(what, job_id, planned)]
     runs = [asked for job in planned for asked in job.runs]
     if no_store:
         store_url = ""
     elif store_url is None:
-        store_url = catalog.defaults.store or "build/graphs"
+        store_url = catalog.defaults.store or str(_kept("graphs"))
     settings = _settings(catalog, list_path, records, store_url, references, everything=whole_store)
     say = _progress(runs, to_stderr=as_json)
     for asked in runs:
@@ -153,6 +164,19 @@ def _jobs(
 
 def _all_jobs(made: Plan) -> list[Job]:
     return [*made.jobs, *([_refused(made.refused)] if made.refused else [])]
+
+
+def _one_job(what: str, job_id: str, planned: Sequence[Job]) -> Job:
+    """The job of that id. Its machine leaves records of its runs alone: of refused ones, whoever
+    publishes makes the rows from the plan."""
+    from pipeline.catalog_problems import unknown
+
+    known = {job.job_id: job for job in planned if any(run.placement for run in job.runs)}
+    if not known:
+        raise UsageError(f"{what} holds no job: there is nothing for --job to choose from")
+    if job_id not in known:
+        raise UsageError(unknown("job", job_id, known))
+    return known[job_id]
 
 
 def _refused(runs: Sequence[Run]) -> Job:

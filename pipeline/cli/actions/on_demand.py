@@ -1,0 +1,109 @@
+"""Commands of hardware time for a pull request: ask and answer."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.cli.actions.group import actions
+from pipeline.cli.options import facts_option, list_option, path, results_option
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pipeline.catalog import Catalog
+    from pipeline.record import Plan
+
+
+_plan_option = click.option(
+    "--plan",
+    type=path(dir_okay=False),
+    default=Path("build/plan.json"),
+    show_default=True,
+    help="The plan of what was asked for.",
+)
+_request_option = click.option(
+    "--request",
+    type=path(dir_okay=False),
+    default=Path("build/request.json"),
+    show_default=True,
+    help="Who asked for it, and for what.",
+)
+
+
+@actions.command(short_help="Take what a person asks to be run for a pull request.")
+@list_option
+@results_option
+@facts_option
+@_plan_option
+@_request_option
+def ask(list_path: Path, results: Path, facts_cache: Path, plan: Path, request: Path) -> None:
+    """Plan the models that an open pull request adds or alters, for a person with write access.
+
+    The person comments `/qualify COMMIT` on it, or dispatches the workflow with the inputs number
+    and commit; COMMIT is the full head commit as reviewed. Nothing of the pull request is checked
+    out: model entries of that commit's list are taken as data. Gives the outputs jobs, slices,
+    runs, number and sha; runs is 0 when there is nothing to run, and who has write access finds
+    the reason on the pull request. It ends with 0 then: that is an answer, and strangers' comments
+    must not make a workflow fail.
+    """
+    from pipeline.actions import on_demand
+    from pipeline.actions.on_demand_comment import Comments
+    from pipeline.actions.workflow import Workflow
+    from pipeline.catalog import load
+    from pipeline.cli.planning import make_plan
+    from pipeline.plan import Request
+    from pipeline.record import write
+
+    def planner(catalog: Catalog, models: Sequence[str]) -> Plan:
+        wanted = Request(select=tuple(models), force=True)
+        nowhere = Path(os.devnull)
+        return make_plan(list_path, results, nowhere, facts_cache, wanted, catalog=catalog)
+
+    workflow = Workflow.here()
+    asked = on_demand.ask(
+        workflow, Comments.of(workflow), load(list_path), planner, datetime.now(UTC)
+    )
+    if asked is not None:
+        write(asked.plan, plan)
+        write(asked.request, request)
+    for name, value in (on_demand.NO_RUNS if asked is None else asked.outputs).items():
+        workflow.output(name, value)
+
+
+@actions.command(short_help="Tell a pull request what came of the runs asked for.")
+@_plan_option
+@_request_option
+@click.option(
+    "--artifacts",
+    type=path(file_okay=False),
+    default=Path("build/artifacts"),
+    show_default=True,
+    help="Folder of the records' artifacts; without it nothing came back.",
+)
+def answer(plan: Path, request: Path, artifacts: Path) -> None:
+    """Judge what came back, and say it in one comment and one check of the commit asked for.
+
+    Nothing is published in the results: the models are not on the main branch yet. Reads
+    QUALIFY_PLAN_SHA256, the plan's digest by the job that made it.
+    """
+    from pipeline.actions import on_demand_answer
+    from pipeline.actions.on_demand import Ask
+    from pipeline.actions.on_demand_comment import Comments
+    from pipeline.actions.publishing import read_plan
+    from pipeline.actions.workflow import Workflow
+    from pipeline.record import read
+
+    workflow = Workflow.here()
+    on_demand_answer.answer(
+        workflow,
+        Comments.of(workflow),
+        read(Ask, request),
+        read_plan(plan, os.environ.get("QUALIFY_PLAN_SHA256")),
+        artifacts,
+        datetime.now(UTC),
+    )

@@ -1,0 +1,484 @@
+"""Executes the repository's workflows here, with act: no Docker, no network, no GitHub.
+
+    with World(tmp_path, models=LIST) as world:
+        outcome = world.run("workflow_dispatch", "qualify.yml", inputs={"stack": "cpu"})
+        assert outcome.results == {"Plan": "success", ...}
+
+What is real: the workflow files, act's reading of them (matrices, needs, conditions, outputs,
+called workflows), every `qualify` command as this checkout has it, git and a bare repository behind
+git's own HTTP protocol, and whatever the commands start.
+
+What is not:
+- Each job's steps run in a directory of this machine, whatever `runs-on` and `container` say.
+- `.github/actions/install`, which makes a virtual environment from a package index, is a stand-in
+  that puts a `qualify` on PATH: this checkout's package, run with the Python of the tests.
+- The three actions of GitHub's (checkout, upload-artifact, download-artifact) are stand-ins, see
+  tests/workflows/stand_ins. Which commits they stand for is read from the workflow files.
+- In the copies the lines `queue: max`, `deployment: false` and `cache-mode: none` are left out, and
+  `$/` before a local path is `./`: act's schema is older than these.
+- act knows neither `permissions` nor `concurrency` nor `timeout-minutes` of jobs; a token may do
+  all of what Origin and GitHubServer allow it.
+- A called workflow of which one job fails ends the whole run with act; on GitHub others go on.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+
+from tests.github_server import GitHubServer
+from tests.origins import Origin, git
+from tests.workflows.git_server import GitServer
+
+ROOT = Path(__file__).parent.parent.parent
+STAND_INS = Path(__file__).parent / "stand_ins"
+REPOSITORY = "example/campaign"
+_ACT = Path(sys.executable).with_name("act")
+_UNKNOWN = re.compile(rb"^( +queue: max| +deployment: false|cache-mode: none)\n", re.MULTILINE)
+_OWN = re.compile(rb"(uses: )\$/")
+_PINNED = re.compile(r"uses: (actions/([a-z-]+)@[0-9a-f]{40})\b")
+_NOBODY = "http://127.0.0.1:9"
+"""Where nothing listens: a command that asks the network ends with an error, at once."""
+
+
+@dataclass(frozen=True)
+class Annotation:
+    """A message that GitHub shows on the run's page and beside a line of the diff."""
+
+    level: str
+    message: str
+    title: str = ""
+    file: str = ""
+    line: int | None = None
+
+
+@dataclass(frozen=True)
+class JobRun:
+    """A job as it ran. name: as the page shows it, "caller/called" in a called workflow.
+
+    result: "success" or "failure". text: what its steps printed. summary: its part of the run's
+    page, Markdown. outputs: step id -> name -> value. steps: name -> result, of those that ran.
+    """
+
+    name: str
+    result: str
+    text: str
+    summary: str
+    outputs: Mapping[str, Mapping[str, str]]
+    annotations: tuple[Annotation, ...]
+    steps: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A workflow run that ended. jobs: those that ran; what a condition skipped is not there."""
+
+    number: int
+    exit_code: int
+    jobs: tuple[JobRun, ...]
+    text: str
+    """Everything act said, for the message of a failed assertion."""
+
+    @property
+    def results(self) -> dict[str, str]:
+        """Name of each job that ran -> its result."""
+        return {job.name: job.result for job in self.jobs}
+
+    def job(self, name: str) -> JobRun:
+        """The job of that name."""
+        (found,) = [job for job in self.jobs if job.name == name]
+        return found
+
+    @property
+    def summary(self) -> str:
+        """The page of the run: the summaries of its jobs."""
+        return "\n".join(job.summary for job in self.jobs if job.summary)
+
+
+@dataclass
+class _Growing:
+    """A job while act's log is read."""
+
+    name: str
+    result: str = ""
+    text: list[str] = field(default_factory=list)
+    summary: list[str] = field(default_factory=list)
+    outputs: dict[str, dict[str, str]] = field(default_factory=dict)
+    annotations: list[Annotation] = field(default_factory=list)
+    steps: dict[str, str] = field(default_factory=dict)
+
+
+def workflow_files() -> dict[str, bytes]:
+    """path -> content of the repository's .github, as GitHub reads it."""
+    folder = ROOT / ".github"
+    return {
+        str(path.relative_to(ROOT)): path.read_bytes()
+        for path in sorted(folder.rglob("*"))
+        if path.is_file()
+    }
+
+
+def copied_files() -> dict[str, bytes]:
+    """The same as act gets to read it: see the module's docstring."""
+    files = {}
+    for path, content in workflow_files().items():
+        if path.startswith(".github/actions/install/"):
+            continue
+        files[path] = _OWN.sub(rb"\1./", _UNKNOWN.sub(b"", content))
+    stand_in = STAND_INS / "install" / "action.yml"
+    return files | {".github/actions/install/action.yml": stand_in.read_bytes()}
+
+
+def action(name: str) -> str:
+    """The action of GitHub's as the workflow files pin it: "actions/<name>@<commit>"."""
+    pinned = pinned_actions(workflow_files().values())
+    (found,) = [whole for whole, short in pinned.items() if short == name]
+    return found
+
+
+def pinned_actions(files: Iterable[bytes]) -> dict[str, str]:
+    """owner/name@commit of every pinned action -> its name."""
+    return {found[1]: found[2] for content in files for found in _PINNED.finditer(content.decode())}
+
+
+class World:
+    """The repository on its server and all that its workflows meet, below one directory.
+
+    models: text of models.yaml. files: others of the first commit, by path. hub_url: of a server in
+    the Hub's place; without it no Hub answers. github: in the place of api.github.com.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        models: str,
+        files: Mapping[str, str] | None = None,
+        workflows: Mapping[str, bytes] | None = None,
+        hub_url: str = _NOBODY,
+    ) -> None:
+        self.folder = folder
+        self.github = GitHubServer(REPOSITORY)
+        self.hub_url = hub_url
+        self.hooks = folder / "hooks"
+        self.runs = 0
+        self._workflows = copied_files() if workflows is None else dict(workflows)
+        for made in (self.hooks, folder / "home", folder / "tools", folder / "bin"):
+            made.mkdir(parents=True)
+        written = {path: content.decode() for path, content in self._workflows.items()}
+        self.origin = Origin.make(
+            folder / "server", {**written, "models.yaml": models, **(files or {})}
+        )
+        # As on GitHub: a commit that no branch ends with can be fetched, too.
+        git(self.origin.path, "config", "uploadpack.allowAnySHA1InWant", "true")
+        git(self.origin.path, "config", "http.receivepack", "true")
+        self.server = GitServer(self.origin.path, REPOSITORY, writers=(self.github.token,))
+        self.script(folder / "bin" / "qualify", _QUALIFY)
+        self.script(folder / "bin" / "real-qualify", _REAL_QUALIFY)
+        self.script(folder / "tools" / "make", _MAKE)
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Self:
+        self._stack.enter_context(self.server)
+        self._stack.enter_context(self.github)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    def script(self, path: Path, text: str) -> None:
+        """An executable file."""
+        path.write_text(text)
+        path.chmod(0o755)
+
+    def hook(self, call: str, text: str) -> None:
+        """What runs instead of `qualify CALL ...`, with $REAL_QUALIFY for the command itself.
+
+        call: the first words of the command, joined by a dash: "run", "actions-publish".
+        """
+        self.script(self.hooks / call, text)
+
+    def merge(self, number: int, head: str) -> str:
+        """refs/pull/<number>/head and /merge, as GitHub keeps them for a pull request to main
+        without conflicts; the hash of the merge commit."""
+        bare = self.origin.path
+        main = self.origin.head()
+        tree = git(bare, "merge-tree", "--write-tree", main, head)
+        message = f"Merge {head} into {main}"
+        merged = git(bare, "commit-tree", tree, "-p", main, "-p", head, "-m", message)
+        git(bare, "update-ref", f"refs/pull/{number}/head", head)
+        git(bare, "update-ref", f"refs/pull/{number}/merge", merged)
+        return merged
+
+    def export(self, name: str, ref: str = "main") -> Path:
+        """The files of a commit, in a folder of that name."""
+        target = self.folder / name
+        target.mkdir()
+        archive = subprocess.run(
+            ["git", "archive", ref], cwd=self.origin.path, check=True, capture_output=True
+        )
+        subprocess.run(["tar", "-x"], cwd=target, check=True, input=archive.stdout)
+        return target
+
+    def unhook(self) -> None:
+        """Every command is itself again."""
+        for path in self.hooks.iterdir():
+            path.unlink()
+
+    def artifacts(self, outcome: Outcome) -> Path:
+        """The folder with a folder for each artifact of the run."""
+        return self.folder / "artifacts" / str(outcome.number)
+
+    def made(self) -> list[str]:
+        """The arguments of each call of `make`, which is a stub."""
+        path = self.folder / "made"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def run(
+        self,
+        event: str,
+        workflow: str,
+        *,
+        payload: Mapping[str, Any] | None = None,
+        inputs: Mapping[str, Any] | None = None,
+        job: str | None = None,
+        ref: str = "refs/heads/main",
+        variables: Mapping[str, str] | None = None,
+        secrets: Mapping[str, str] | None = None,
+        environment: Mapping[str, str] | None = None,
+        actor: str = "maintainer",
+        timeout: float = 240,
+    ) -> Outcome:
+        """Start a workflow of the commit `ref` by an event, and wait for its end.
+
+        payload: of the event, beside the repository and the sender. inputs: of workflow_dispatch.
+        job: this one only, with what it needs. environment: of every step, and of act.
+        """
+        self.runs += 1
+        clone = self._clone(ref)
+        event_path = self.folder / "events" / f"{self.runs}.json"
+        event_path.parent.mkdir(exist_ok=True)
+        told: dict[str, Any] = {
+            "repository": {
+                "full_name": REPOSITORY,
+                "default_branch": "main",
+                "html_url": f"{self.server.url}/{REPOSITORY}",
+            },
+            "sender": {"login": actor},
+            **(payload or {}),
+        }
+        if inputs is not None:
+            told["inputs"] = dict(inputs)
+        event_path.write_text(json.dumps(told))
+        command: list[str | Path] = [
+            _ACT,
+            event,
+            *("--workflows", f".github/workflows/{workflow}"),
+            *("--eventpath", event_path),
+            *("--actor", actor),
+            *(("--job", job) if job else ()),
+            *self._platforms(),
+            *self._stand_ins(),
+            "--json",
+            "--no-skip-checkout",
+            "--action-offline-mode",
+            "--no-cache-server",
+            *("--container-daemon-socket", "-"),
+            *("--artifact-server-addr", "127.0.0.1"),
+            *("--concurrent-jobs", "2"),
+            *("--secret", f"GITHUB_TOKEN={self.github.token}"),
+        ]
+        for name, value in (secrets or {}).items():
+            command += ["--secret", f"{name}={value}"]
+        for name, value in (variables or {}).items():
+            command += ["--var", f"{name}={value}"]
+        for name, value in self._told(clone, ref, environment or {}).items():
+            command += ["--env", f"{name}={value}"]
+        done = self._execute(command, clone, environment or {}, timeout)
+        return _outcome(self.runs, *done)
+
+    def _clone(self, ref: str) -> Path:
+        """A clone at the commit: act takes commit, branch and repository from git."""
+        clone = self.folder / "clones" / str(self.runs)
+        clone.mkdir(parents=True)
+        git(clone, "init", "--quiet", "--initial-branch", "main")
+        git(clone, "fetch", "--quiet", str(self.origin.path), ref)
+        branch = ref.removeprefix("refs/heads/")
+        on_branch = branch != ref
+        git(clone, "checkout", "--quiet", *(["-B", branch] if on_branch else []), "FETCH_HEAD")
+        git(clone, "remote", "add", "origin", f"https://github.com/{REPOSITORY}.git")
+        return clone
+
+    def _platforms(self) -> list[str]:
+        """Every label of the list and the workflows: this machine."""
+        labels = {"ubuntu-latest"}
+        listed = yaml.safe_load(self.origin.text("models.yaml"))
+        if isinstance(listed, dict):
+            for runner in listed.get("runners", {}).values():
+                labels.update(runner["labels"])
+        return [part for label in sorted(labels) for part in ("-P", f"{label}=-self-hosted")]
+
+    def _stand_ins(self) -> list[str]:
+        arguments = []
+        for action, name in pinned_actions(self._workflows.values()).items():
+            stand_in = STAND_INS / name.replace("-", "_")
+            arguments += ["--local-repository", f"{action}={stand_in}"]
+        return arguments
+
+    def _told(self, clone: Path, ref: str, environment: Mapping[str, str]) -> dict[str, str]:
+        """Variables that act would set otherwise, or look up in git at every step, slowly."""
+        return {
+            "GITHUB_API_URL": self.github.url,
+            "GITHUB_SERVER_URL": self.server.url,
+            "GITHUB_RUN_ID": str(self.runs),
+            "GITHUB_REPOSITORY": REPOSITORY,
+            "GITHUB_REF": ref,
+            "SHA_REF": git(clone, "rev-parse", "HEAD"),
+            **{name: value for name, value in environment.items() if name.startswith("GITHUB_")},
+        }
+
+    def _execute(
+        self,
+        command: list[str | Path],
+        clone: Path,
+        environment: Mapping[str, str],
+        timeout: float,
+    ) -> tuple[int, str, str]:
+        # Nothing of this process's surroundings: no credentials, no `qualify` of a virtual
+        # environment, no git hook that the tests run in.
+        around = {
+            "PATH": f"{self.folder / 'tools'}:/usr/local/bin:/usr/bin:/bin",
+            "HOME": str(self.folder / "home"),
+            "LANG": "C.UTF-8",
+            # act gives steps a terminal, at which git would wait for a password or a page turn.
+            "GIT_TERMINAL_PROMPT": "0",
+            "GIT_PAGER": "cat",
+            "ARTIFACTS": str(self.folder / "artifacts"),
+            "STAND_INS": str(STAND_INS),
+            "STAND_IN_PYTHON": sys.executable,
+            "QUALIFY_BIN": str(self.folder / "bin"),
+            "REAL_QUALIFY": str(self.folder / "bin" / "real-qualify"),
+            "HOOKS": str(self.hooks),
+            "MADE": str(self.folder / "made"),
+            "PACKAGE": str(ROOT),
+            "HF_ENDPOINT": self.hub_url,
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
+            "OMP_NUM_THREADS": "1",
+            "TORCHINDUCTOR_VEC_ISA_OK": "1",
+            **environment,
+        }
+        with subprocess.Popen(
+            command,
+            cwd=clone,
+            env=around,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        ) as act:
+            try:
+                out, err = act.communicate(timeout=timeout)
+            except BaseException:
+                os.killpg(act.pid, signal.SIGKILL)
+                raise
+        return act.returncode, out, err
+
+
+_QUALIFY = """#!/bin/sh
+for call in "$1-$2" "$1"; do
+    [ -x "$HOOKS/$call" ] && exec "$HOOKS/$call" "$@"
+done
+exec "$REAL_QUALIFY" "$@"
+"""
+
+_REAL_QUALIFY = """#!/bin/sh
+PYTHONPATH="$PACKAGE" exec "$STAND_IN_PYTHON" -P -m pipeline.cli "$@"
+"""
+
+_MAKE = """#!/bin/sh
+echo "$@" >> "$MADE"
+"""
+
+
+def _outcome(number: int, code: int, out: str, err: str) -> Outcome:
+    jobs: dict[str, _Growing] = {}
+    said = [err]
+    for line in out.splitlines():
+        try:
+            entry = json.loads(line)
+        except ValueError:
+            said.append(line)
+            continue
+        said.append(f"[{entry.get('job', '').strip()}] {entry['msg'].rstrip()}")
+        if "job" in entry:
+            # "workflow/job", filled with spaces.
+            name = entry["job"].partition("/")[2].strip()
+            _read(entry, jobs.setdefault(name, _Growing(_shown(name, entry))))
+    return Outcome(
+        number,
+        code,
+        tuple(
+            JobRun(
+                job.name,
+                job.result,
+                "".join(job.text),
+                "".join(job.summary),
+                job.outputs,
+                tuple(job.annotations),
+                job.steps,
+            )
+            for job in jobs.values()
+            if job.result
+        ),
+        "\n".join(said),
+    )
+
+
+def _shown(name: str, entry: Mapping[str, Any]) -> str:
+    """The job's name without the number that act adds to each leg of a matrix, where it has an
+    id in it already."""
+    leg = (entry.get("matrix") or {}).get("id")
+    return re.sub(rf"({re.escape(str(leg))})-\d+$", r"\1", name) if leg else name
+
+
+def _read(entry: Mapping[str, Any], job: _Growing) -> None:
+    """One line of act's log."""
+    if entry.get("raw_output"):
+        job.text.append(entry["msg"])
+    if "stepResult" in entry and entry.get("stage") == "Main" and len(entry["stepID"]) == 1:
+        job.steps[entry["step"]] = entry["stepResult"]
+    if "jobResult" in entry:
+        # One leg's failure is every later leg's result for act: of a leg, its steps tell.
+        steps = set(job.steps.values())
+        told = entry["jobResult"]
+        leg_is_good = entry.get("matrix") and steps and "failure" not in steps
+        job.result = "success" if leg_is_good else told
+    match entry.get("command"):
+        case "summary":
+            job.summary.append(entry["content"])
+        case "set-output":
+            step = entry["stepID"][0]
+            job.outputs.setdefault(step, {})[entry["name"]] = entry["arg"]
+        case "error" | "warning" | "notice" as level:
+            place = entry.get("kvPairs") or {}
+            job.annotations.append(
+                Annotation(
+                    level,
+                    entry["arg"],
+                    title=place.get("title", ""),
+                    file=place.get("file", ""),
+                    line=int(place["line"]) if "line" in place else None,
+                )
+            )

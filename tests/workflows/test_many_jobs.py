@@ -1,0 +1,76 @@
+"""More jobs than one matrix holds: each runs once, and none is lost on the way to the branch."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+
+from tests.workflows.act import World
+from tests.workflows.lists import HEAD, entry
+
+JOBS = 600
+CLASSES = 6
+
+# In place of `qualify run`, which would take minutes: the job's records, made beforehand.
+RUN = """#!/bin/sh
+echo "$4" >> "$RAN"
+mkdir -p build && cp -r "$READY/$4" build/records
+"""
+PLAN = """#!/bin/sh
+"$REAL_QUALIFY" "$@" && PYTHONPATH="$PACKAGE" "$STAND_IN_PYTHON" -c '
+import os
+from pathlib import Path
+from pipeline.record import Plan, read
+from tests.papers import erring, save
+for job in read(Plan, Path("build/plan.json")).jobs:
+    records = [erring(run, run_url=None) for run in job.runs]
+    save(Path(os.environ["READY"]) / job.job_id, records)
+'
+"""
+
+
+def _list(checkpoint: Path) -> str:
+    head, _, stacks = HEAD.partition("runners:\n")
+    classes = "".join(
+        f"  rack{number}: {{target: cpu, labels: [self-hosted, rack{number}], cores: 1,"
+        " core_gib: 2, host_gib: 4, machines: 100}\n"
+        for number in range(CLASSES)
+    )
+    models = (
+        entry(f"many/model-{number}", source=checkpoint, runner=f"rack{number % CLASSES}")
+        for number in range(JOBS)
+    )
+    return f"{head}runners:\n{classes}stacks:{stacks.partition('stacks:')[2]}{''.join(models)}"
+
+
+def test_600_jobs_run_once_each_and_end_in_rows(
+    tmp_path: Path, models: Callable[[str], Path]
+) -> None:
+    """A plan of 600 jobs goes through the nested matrix in slices of 256 at most; every job runs
+    once, publish sees an artifact of each, and every planned run has its row."""
+    with World(tmp_path, models=_list(models("tiny-gpt2"))) as world:
+        world.hook("actions-plan", PLAN)
+        world.hook("run", RUN)
+        ran = tmp_path / "ran"
+        outcome = world.run(
+            "workflow_dispatch",
+            "qualify.yml",
+            inputs={"stack": "cpu"},
+            environment={"RAN": str(ran), "READY": str(tmp_path / "ready")},
+        )
+        assert outcome.exit_code == 0, outcome.text[-5_000:]
+        ids = {f"rack{rack}-{number}" for rack in range(CLASSES) for number in range(1, 101)}
+        assert Counter(ran.read_text().split()) == dict.fromkeys(ids, 1)
+        stored = {path.name for path in world.artifacts(outcome).glob("records-*")}
+        assert stored == {f"records-{job_id}-1" for job_id in ids}
+        rows = pq.read_table(
+            world.export("published") / "results" / "current",
+            columns=["model_id", "result", "failure"],
+        ).to_pylist()
+        assert len({row["model_id"] for row in rows}) == JOBS == len(rows)
+        # What the records say; a job of which none arrived would have a row of another failure.
+        assert {(row["result"], row["failure"]) for row in rows} == {("ERROR", "download")}
+        assert world.origin.message().startswith("600 results")
