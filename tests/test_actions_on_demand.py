@@ -18,15 +18,16 @@ import pytest
 from pipeline import plan as planning
 from pipeline import script
 from pipeline.actions import on_demand
+from pipeline.actions.github import GitHub
 from pipeline.actions.on_demand import Ask, Asked
 from pipeline.actions.on_demand_answer import CHECK, answer
 from pipeline.actions.on_demand_comment import (
     MAX_EARLIER,
     Answer,
-    Comments,
     Conversation,
     Line,
     marker,
+    post,
     read,
     render,
 )
@@ -94,9 +95,9 @@ class Ground:
     planned: list[tuple[str, ...]] = field(default_factory=list)
 
     @property
-    def client(self) -> Comments:
+    def client(self) -> GitHub:
         server = self.github
-        return Comments(
+        return GitHub(
             server.repository,
             server.token,
             server.url,
@@ -862,7 +863,7 @@ def test_fits(ground: Ground) -> None:
             *(newest.model_copy(update={"sha": f"{n:040x}"}) for n in range(MAX_EARLIER)),
         )
     )
-    ground.client.publish(ground.pull.number, talk)
+    post(ground.client, ground.pull.number, talk)
     assert read(ground.comments[0]).answers[0].sha == HEAD
     assert len(read(ground.comments[0]).answers[0].lines) == 20
 

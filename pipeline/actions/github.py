@@ -10,17 +10,24 @@ import base64
 import re
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pipeline.actions.github_calls import Absent, Caller
+from pipeline.actions.github_papers import (
+    MAX_TEXT,
+    Issue,
+    Permission,
+    PullRequest,
+    fit,
+    issue_of,
+    pull_request_of,
+    same_text,
+)
 from pipeline.errors import EnvironmentFault, GitHubError
 
 if TYPE_CHECKING:
     from github.CheckRun import CheckRun
-    from github.Issue import Issue as RemoteIssue
-    from github.PullRequest import PullRequest as RemotePullRequest
+    from github.IssueComment import IssueComment
     from github.Repository import Repository
 
     from pipeline.actions.workflow import Workflow
@@ -44,10 +51,6 @@ ACTIONS_LOGIN = "github-actions[bot]"
 tokens (https://docs.github.com/en/rest/users/users, "Get the authenticated user"). No person can
 have it: logins of people hold no brackets."""
 
-MAX_TEXT = 65_000
-"""Characters of a body. GitHub refuses more than 65 536, and 65 535 for a check's summary."""
-
-_CUT = "\n\n*Cut here: GitHub holds no more. All of it is in the summary of the run.*\n"
 _CHECK_ID = "trn-qualify"
 """external_id of our checks; those that Actions makes for jobs have another."""
 _COMMENTS = "issues: write"
@@ -57,67 +60,6 @@ _LOGIN = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_-]{0,99})(?:\[bot\])?", re.ASCII)
 
 State = Literal["open", "closed", "all"]
 Conclusion = Literal["success", "failure", "neutral", "cancelled", "skipped", "timed_out"]
-
-
-class Permission(StrEnum):
-    """What a person may do in the repository; `maintain` counts as write, `triage` as read."""
-
-    ADMIN = "admin"
-    WRITE = "write"
-    READ = "read"
-    NONE = "none"
-
-    @property
-    def writes(self) -> bool:
-        """Whether it allows to push."""
-        return self in (Permission.ADMIN, Permission.WRITE)
-
-
-@dataclass(frozen=True)
-class PullRequest:
-    """A pull request. head_repository: owner/name, None when it was deleted."""
-
-    number: int
-    title: str
-    body: str
-    state: str
-    merged: bool
-    author: str
-    head_sha: str
-    head_ref: str
-    head_repository: str | None
-    base_ref: str
-    url: str
-
-
-@dataclass(frozen=True)
-class Issue:
-    """An issue. author: "ghost" when the account was deleted."""
-
-    number: int
-    title: str
-    body: str
-    state: str
-    author: str
-    labels: tuple[str, ...]
-    url: str
-
-
-def fit(body: str) -> str:
-    """`body`, cut at the end of a line with a note where it is longer than GitHub holds."""
-    if len(body) <= MAX_TEXT:
-        return body
-    kept = body[: MAX_TEXT - len(_CUT)]
-    return (kept.rpartition("\n")[0] or kept) + _CUT
-
-
-def same_text(one: str, other: str) -> bool:
-    """Whether two bodies show the same: line ends and blanks around them are GitHub's affair."""
-    return _plain(one) == _plain(other)
-
-
-def _plain(text: str) -> str:
-    return text.replace("\r\n", "\n").strip()
 
 
 class GitHub:
@@ -195,7 +137,7 @@ class GitHub:
         return self._ask(
             f"pull request {number}",
             "pull-requests: read",
-            lambda: _pull_request(self._repository.get_pull(number)),
+            lambda: pull_request_of(self._repository.get_pull(number)),
         )
 
     def pull_requests(
@@ -210,7 +152,9 @@ class GitHub:
         found = self._ask(
             "pull requests",
             "pull-requests: read",
-            lambda: [_pull_request(one) for one in self._repository.get_pulls(state=state, **head)],
+            lambda: [
+                pull_request_of(one) for one in self._repository.get_pulls(state=state, **head)
+            ],
         )
         if head_branch is None:
             return found
@@ -228,7 +172,7 @@ class GitHub:
         return self._ask(
             f"opening a pull request of {head}",
             "pull-requests: write",
-            lambda: _pull_request(
+            lambda: pull_request_of(
                 self._repository.create_pull(base=base, head=head, title=title, body=fit(body))
             ),
             repeatable=False,
@@ -273,7 +217,7 @@ class GitHub:
         return self._ask(
             f"issue {number}",
             "issues: read",
-            lambda: _issue(self._repository.get_issue(number)),
+            lambda: issue_of(self._repository.get_issue(number)),
         )
 
     def issues(self, *, label: str, state: State = "open") -> list[Issue]:
@@ -282,7 +226,7 @@ class GitHub:
             f"issues with label {label}",
             "issues: read",
             lambda: [
-                _issue(one)
+                issue_of(one)
                 for one in self._repository.get_issues(labels=[label], state=state)
                 # The list holds pull requests too. PyGithub asks again for each issue that has no
                 # `pull_request`; the address tells the two apart for nothing.
@@ -296,7 +240,7 @@ class GitHub:
         made = self._ask(
             f"opening the issue {title!r}",
             "issues: write",
-            lambda: _issue(self._repository.create_issue(title, body=fit(body), labels=wanted)),
+            lambda: issue_of(self._repository.create_issue(title, body=fit(body), labels=wanted)),
             repeatable=False,
         )
         if lost := set(wanted) - set(made.labels):
@@ -335,16 +279,31 @@ class GitHub:
         tag = f"<!-- {marker} -->"
         text = fit(body if body.startswith(tag) else f"{tag}\n{body}")
 
-        def ours() -> str:
-            for one in self._repository.get_issue(number).get_comments():
-                mine = one.user is not None and one.user.login.lower() == self.login.lower()
-                if mine and (one.body or "").startswith(tag):
-                    if not same_text(one.body, text):
-                        one.edit(text)
-                    return str(one.html_url)
-            return ""
+        def edited() -> str:
+            one = self._our_comment(number, tag)
+            if one is None:
+                return ""
+            if not same_text(one.body, text):
+                one.edit(text)
+            return str(one.html_url)
 
-        return self._ask(f"the comments of {number}", _COMMENTS, ours) or self.say(number, text)
+        return self._ask(f"the comments of {number}", _COMMENTS, edited) or self.say(number, text)
+
+    def our_comment(self, number: int, *, marker: str) -> str:
+        """What our comment with that marker says; "" where there is none."""
+
+        def body() -> str:
+            one = self._our_comment(number, f"<!-- {marker} -->")
+            return one.body or "" if one else ""
+
+        return self._ask(f"the comments of {number}", "issues: read", body)
+
+    def _our_comment(self, number: int, tag: str) -> IssueComment | None:
+        for one in self._repository.get_issue(number).get_comments():
+            mine = one.user is not None and one.user.login.lower() == self.login.lower()
+            if mine and (one.body or "").startswith(tag):
+                return one
+        return None
 
     def say(self, number: int, body: str) -> str:
         """A new comment on an issue or pull request; its URL."""
@@ -392,31 +351,3 @@ class GitHub:
 
     def _checks(self, sha: str, name: str) -> Iterable[CheckRun]:
         return self._repository.get_commit(sha).get_check_runs(check_name=name)
-
-
-def _pull_request(one: RemotePullRequest) -> PullRequest:
-    return PullRequest(
-        number=one.number,
-        title=one.title,
-        body=one.body or "",
-        state=one.state,
-        merged=one.merged_at is not None,
-        author=one.user.login if one.user else "ghost",
-        head_sha=one.head.sha,
-        head_ref=one.head.ref,
-        head_repository=one.head.repo.full_name if one.head.repo else None,
-        base_ref=one.base.ref,
-        url=one.html_url,
-    )
-
-
-def _issue(one: RemoteIssue) -> Issue:
-    return Issue(
-        number=one.number,
-        title=one.title,
-        body=one.body or "",
-        state=one.state,
-        author=one.user.login if one.user else "ghost",
-        labels=tuple(label.name for label in one.labels),
-        url=one.html_url,
-    )

@@ -24,11 +24,12 @@ from pipeline.actions import matrix, plan_summary
 from pipeline.actions.github import GitHub
 from pipeline.actions.on_demand_comment import (
     Answer,
-    Comments,
     Commit,
     Line,
     Notice,
+    conversation,
     headline,
+    post,
     report,
 )
 from pipeline.actions.workflow import Workflow
@@ -296,7 +297,7 @@ class Asked:
 
 
 def ask(
-    workflow: Workflow, github: Comments, catalog: Catalog, planner: Planner, now: datetime
+    workflow: Workflow, github: GitHub, catalog: Catalog, planner: Planner, now: datetime
 ) -> Asked | None:
     """What is to be run for this event; None: nothing, and who may be told has been told.
 
@@ -337,8 +338,8 @@ def ask(
             run_url=workflow.run_url,
             lines=declined_lines(asked),
         )
-        told = github.conversation(wish.number).answered(answer)
-        github.publish(wish.number, told)
+        told = conversation(github, wish.number).answered(answer)
+        post(github, wish.number, told)
         workflow.summary("\n".join([f"### {headline(answer)}", "", *report(answer)]))
         return None
     outputs = matrix.outputs(plan, taken.catalog)
@@ -348,7 +349,7 @@ def ask(
 
 
 def _notice(
-    workflow: Workflow, github: Comments, wish: Wish, told: str, now: datetime, *, running: bool
+    workflow: Workflow, github: GitHub, wish: Wish, told: str, now: datetime, *, running: bool
 ) -> None:
     notice = Notice(
         running=running,
@@ -357,7 +358,7 @@ def _notice(
         run_url=workflow.run_url,
         told=told[:4_000],
     )
-    github.publish(wish.number, github.conversation(wish.number).noticed(notice))
+    post(github, wish.number, conversation(github, wish.number).noticed(notice))
 
 
 def declined_lines(asked: Ask) -> tuple[Line, ...]:

@@ -16,9 +16,9 @@ from typing import Any
 from pipeline import diagnosis, phrases, publish
 from pipeline import results as store
 from pipeline.actions.artifacts import collect
-from pipeline.actions.github import Conclusion
+from pipeline.actions.github import Conclusion, GitHub
 from pipeline.actions.on_demand import Ask, declined_lines, heard
-from pipeline.actions.on_demand_comment import Answer, Comments, Line, headline, report
+from pipeline.actions.on_demand_comment import Answer, Line, conversation, headline, post, report
 from pipeline.actions.workflow import Workflow
 from pipeline.errors import RecordError
 from pipeline.publish import Taken
@@ -41,7 +41,7 @@ class _Nothing:
 
 
 def answer(
-    workflow: Workflow, github: Comments, asked: Ask, plan: Plan, artifacts: Path, now: datetime
+    workflow: Workflow, github: GitHub, asked: Ask, plan: Plan, artifacts: Path, now: datetime
 ) -> str:
     """Judge what is in `artifacts`, and say it on the pull request and its commit; the comment's
     URL.
@@ -58,7 +58,7 @@ def answer(
         parts += ["Not used of what the machines handed back:"]
         parts += ["\n".join(f"- {text(one, 400)}" for one in found.taken.problems)]
     workflow.summary("\n\n".join(parts))
-    url = github.publish(asked.number, github.conversation(asked.number).answered(told))
+    url = post(github, asked.number, conversation(github, asked.number).answered(told))
     github.check(
         asked.sha,
         CHECK,

@@ -125,25 +125,14 @@ def _short(answer: Answer) -> Answer:
     return answer.model_copy(update={"lines": lines})
 
 
-class Comments(GitHub):
-    """GitHub as far as this comment goes, which it can also read."""
+def conversation(github: GitHub, number: int) -> Conversation:
+    """What our comment on pull request `number` says; an empty one where there is none."""
+    return read(github.our_comment(number, marker=marker(number)))
 
-    def conversation(self, number: int) -> Conversation:
-        """What our comment on pull request `number` says; an empty one where there is none."""
-        tag = f"<!-- {marker(number)} -->"
 
-        def ours() -> str:
-            for one in self._repository.get_issue(number).get_comments():
-                mine = one.user is not None and one.user.login.lower() == self.login.lower()
-                if mine and (one.body or "").startswith(tag):
-                    return str(one.body)
-            return ""
-
-        return read(self._ask(f"the comments of {number}", "pull-requests: read", ours))
-
-    def publish(self, number: int, now: Conversation) -> str:
-        """Our one comment on pull request `number` says this now; its URL."""
-        return self.comment(number, render(number, now), marker=marker(number))
+def post(github: GitHub, number: int, now: Conversation) -> str:
+    """Our one comment on pull request `number` says this now; its URL."""
+    return github.comment(number, render(number, now), marker=marker(number))
 
 
 def marker(number: int) -> str:

@@ -73,4 +73,4 @@ def test_600_jobs_run_once_each_and_end_in_rows(
         assert len({row["model_id"] for row in rows}) == JOBS == len(rows)
         # What the records say; a job of which none arrived would have a row of another failure.
         assert {(row["result"], row["failure"]) for row in rows} == {("ERROR", "download")}
-        assert world.origin.message().startswith("600 results")
+        assert world.origin.message().startswith("Publish 600 results")

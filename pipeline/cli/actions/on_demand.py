@@ -52,7 +52,7 @@ def ask(list_path: Path, results: Path, facts_cache: Path, plan: Path, request: 
     must not make a workflow fail.
     """
     from pipeline.actions import on_demand
-    from pipeline.actions.on_demand_comment import Comments
+    from pipeline.actions.github import GitHub
     from pipeline.actions.workflow import Workflow
     from pipeline.catalog import load
     from pipeline.cli.planning import make_plan
@@ -66,7 +66,7 @@ def ask(list_path: Path, results: Path, facts_cache: Path, plan: Path, request: 
 
     workflow = Workflow.here()
     asked = on_demand.ask(
-        workflow, Comments.of(workflow), load(list_path), planner, datetime.now(UTC)
+        workflow, GitHub.of(workflow), load(list_path), planner, datetime.now(UTC)
     )
     if asked is not None:
         write(asked.plan, plan)
@@ -92,8 +92,8 @@ def answer(plan: Path, request: Path, artifacts: Path) -> None:
     QUALIFY_PLAN_SHA256, the plan's digest by the job that made it.
     """
     from pipeline.actions import on_demand_answer
+    from pipeline.actions.github import GitHub
     from pipeline.actions.on_demand import Ask
-    from pipeline.actions.on_demand_comment import Comments
     from pipeline.actions.publishing import read_plan
     from pipeline.actions.workflow import Workflow
     from pipeline.record import read
@@ -101,7 +101,7 @@ def answer(plan: Path, request: Path, artifacts: Path) -> None:
     workflow = Workflow.here()
     on_demand_answer.answer(
         workflow,
-        Comments.of(workflow),
+        GitHub.of(workflow),
         read(Ask, request),
         read_plan(plan, os.environ.get("QUALIFY_PLAN_SHA256")),
         artifacts,

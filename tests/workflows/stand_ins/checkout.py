@@ -1,4 +1,5 @@
-# ruff: noqa: PTH, S606 -- pathlib takes longer to import than all of this takes to run
+# ruff: noqa: PTH, S606
+# pathlib takes longer to import than all of this takes to run.
 """In place of actions/checkout: fetches one commit of the repository into the job's workspace.
 
 https://github.com/actions/checkout (README, "Usage"): without `ref` the commit that started the

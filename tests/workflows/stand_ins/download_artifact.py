@@ -1,4 +1,5 @@
-# ruff: noqa: PTH, S606 -- pathlib takes longer to import than all of this takes to run
+# ruff: noqa: PTH, S606
+# pathlib takes longer to import than all of this takes to run.
 """In place of actions/download-artifact: puts artifacts of the run into the workspace.
 
 https://github.com/actions/download-artifact (README): one by `name`, whose files come right below

@@ -1,4 +1,5 @@
-# ruff: noqa: PTH, S606 -- pathlib takes longer to import than all of this takes to run
+# ruff: noqa: PTH, S606
+# pathlib takes longer to import than all of this takes to run.
 """In place of actions/upload-artifact: copies files to a folder of the run's artifacts.
 
 https://github.com/actions/upload-artifact (README): a name is unique within a run unless it may be
