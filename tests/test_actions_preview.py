@@ -33,7 +33,7 @@ from pipeline.words import Failure
 from tests import golden_files, papers
 from tests.conftest import ROOT
 from tests.hub_server import HubServer, Repository, StoredFile
-from tests.test_cli_planning import published
+from tests.test_known import published
 
 HEAD = """\
 defaults:

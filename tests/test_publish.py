@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -17,11 +16,10 @@ from pipeline import publish as module
 from pipeline import results as store
 from pipeline.errors import RecordError, ResultsError
 from pipeline.publish import Change, ChangeKind, Published, Taken, publish
-from pipeline.record import CallCounts, Check, Finding, Plan, Record, Try, write_atomically
+from pipeline.record import Plan, Record, Try, write_atomically
 from pipeline.results import read_current, read_history, row_of
 from pipeline.rows import digest
 from pipeline.words import (
-    CpuMatch,
     Failure,
     Parallelism,
     Result,
@@ -31,6 +29,7 @@ from pipeline.words import (
 )
 from tests import papers
 from tests.papers import Banned, View, Wanted, day
+from tests.test_evidence import passed
 
 NOW = day(100)
 
@@ -302,24 +301,6 @@ def test_simulator_is_never_published(campaign: Campaign, where: str) -> None:
     assert campaign.snapshot() == {}
 
 
-def passed(changes: Mapping[str, Any]) -> Record:
-    """A PASS on two cores of which `changes` replace fields of the record; those below
-    "observation" and "versions" replace fields of these."""
-    asked = papers.run(placement=papers.placement(2), stack=changes.get("stack"))
-    honest = papers.passing(asked, core_ids=(2, 3))
-    seen = honest.observation
-    assert seen is not None
-    versions = seen.versions.model_copy(update=changes.get("versions", {}))
-    peaks = {"device_peak_bytes": (papers.GIB, papers.GIB)}
-    seen = seen.model_copy(update=peaks | changes.get("observation", {}) | {"versions": versions})
-    fields = {
-        name: value
-        for name, value in changes.items()
-        if name not in ("observation", "versions", "stack")
-    }
-    return honest.model_copy(update={"observation": seen, **fields})
-
-
 @pytest.mark.parametrize("target", [Target.NEURON, Target.CPU])
 @pytest.mark.parametrize("name", ["torch_neuronx", "neuronx_cc", "runtime", "neuron_driver"])
 @pytest.mark.parametrize("result", [Result.PASS, Result.FAIL])
@@ -535,93 +516,6 @@ def test_import_is_light() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-NAMED = papers.stack(nki="0.7.0", runtime="2.35.30.0", driver="2.31.7.0", python="3.14")
-SEEN = {"nki": "0.7.0", "runtime": "2.35.30.0-ab12", "neuron_driver": "2.31.7.0"}
-
-
-@pytest.mark.parametrize(
-    "changes",
-    [
-        {},
-        {"observation": {"device_peak_bytes": None}},
-        {"observation": {"cpu_fallback_ops": None}},
-        {"versions": {"torch_neuronx": "2.14.0.1.55+g1"}},
-        {"stack": NAMED, "versions": SEEN},
-        {"cache_keys": ()},
-        {"run_py": None},
-        {"cache": None, "runtime_peak_bytes": None},
-    ],
-)
-def test_a_proven_pass_is_published(campaign: Campaign, changes: Mapping[str, Any]) -> None:
-    """What may be unknown may be null, and a build number behind a version does no harm."""
-    done = campaign.publish(passed(changes))
-    assert (done.passed, done.problems) == (1, ())
-
-
-@pytest.mark.parametrize(
-    ("changes", "reason"),
-    [
-        ({"check": Check()}, "inconclusive"),
-        ({"check": Check(cpu_match=CpuMatch.MISMATCH, max_gap=9.0)}, "wrong_tokens"),
-        ({"observation": {"logits_finite": False}}, "wrong_tokens"),
-        ({"observation": {"repeatable": None}}, "wrong_tokens"),
-        (
-            {"observation": {"all_calls": CallCounts(graphs=0, compiled=0, restored=0)}},
-            "cpu_fallback",
-        ),
-        ({"observation": {"backend_graphs": 1}}, "cpu_fallback"),
-        ({"observation": {"backend_graphs": None}}, "inconclusive"),
-        (
-            {"findings": (Finding(signature="s", failure=Failure.CPU_FALLBACK, line="eager"),)},
-            "the log says: eager",
-        ),
-        ({"versions": {"torch": "2.9.0"}}, "torch 2.14.0 and saw 2.9.0"),
-        ({"versions": {"neuronx_cc": None}}, "neuronx-cc 2.28.7631.0 and saw None"),
-        ({"versions": {"torch_neuronx": "2.14.0.10"}}, "saw 2.14.0.10"),
-        ({"stack": NAMED, "versions": SEEN | {"runtime": None}}, "runtime 2.35.30.0 and saw None"),
-        (
-            {"stack": NAMED, "versions": SEEN | {"neuron_driver": None}},
-            "neuron-driver 2.31.7.0 and saw None",
-        ),
-        (
-            {"stack": NAMED, "versions": SEEN | {"neuron_driver": "2.31.70.0"}},
-            "saw 2.31.70.0",
-        ),
-        ({"stack": NAMED, "versions": SEEN | {"nki": "0.6.0"}}, "nki 0.7.0 and saw 0.6.0"),
-        ({"stack": NAMED, "versions": SEEN | {"python": "3.13.1"}}, "python 3.14 and saw 3.13.1"),
-        (
-            {
-                "stack": papers.stack(torch_neuronx=None),
-                "versions": {"torch_neuronx": None},
-            },
-            "saw no torch-neuronx",
-        ),
-        ({"core_ids": (0,)}, "asked for: 2; ids of the cores it had: 0"),
-        ({"core_ids": (0, 0)}, "asked for: 2; ids of the cores it had: 0, 0"),
-        ({"core_ids": (0, 1, 2)}, "asked for: 2; ids of the cores it had: 0, 1, 2"),
-        (
-            {"observation": {"device_peak_bytes": (papers.GIB,)}},
-            "asked for: 2; cores whose memory it counted: 1",
-        ),
-        ({"observation": {"device_peak_bytes": (papers.GIB, 0)}}, "held no tensor"),
-        ({"cache_keys": ("fxgraph/ab/cd",)}, "not those of neuronx-cc: fxgraph/ab/cd"),
-        ({"run_py": "print('another')"}, "its script is"),
-        ({"exit_code": 1}, "exit code 1"),
-        ({"exit_code": None}, "exit code None"),
-        ({"observation": {"stage": Stage.GENERATE}}, "ended at stage generate"),
-        ({"observation": {"error_type": "OSError"}}, "exit code 0 and OSError"),
-    ],
-)
-def test_a_pass_must_be_proven_by_its_own_evidence(
-    campaign: Campaign, changes: Mapping[str, Any], reason: str
-) -> None:
-    """A record that only says PASS is not published, however well-formed it is."""
-    published = campaign.publish(passed(changes), papers.passing(papers.run("org/other")))
-    assert published.passed == 1
-    (problem,) = published.problems
-    assert "says PASS, which its own evidence does not" in problem and reason in problem
 
 
 def test_a_device_run_without_core_ids_is_no_pass(campaign: Campaign) -> None:

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from urllib.parse import urlsplit, urlunsplit
 
 from pipeline import processes
 from pipeline.actions.workflow import Workflow
@@ -226,7 +225,7 @@ class _Git:
         here = cls(program, root, branch, plain | _settings(_OVERRIDES), token, root)
         # By the environment alone: arguments are seen by every process of the machine, and .git
         # is what people pack up and send.
-        settings = [*_OVERRIDES, ("remote.origin.url", here.origin(token))]
+        settings = [*_OVERRIDES, ("remote.origin.url", here.origin())]
         if token:
             basic = base64.b64encode(f"x-access-token:{token}".encode()).decode()
             settings.append((f"http.{server}/.extraheader", f"AUTHORIZATION: basic {basic}"))
@@ -272,7 +271,7 @@ class _Git:
         """What git says in the checkout."""
         return replace(self, tree=self.root)(*arguments)
 
-    def origin(self, token: str | None) -> str:
+    def origin(self) -> str:
         """The address of the checkout's origin; a relative path made absolute."""
         try:
             address = self("remote", "get-url", "origin")
@@ -283,12 +282,7 @@ class _Git:
                 remedy="run this in a clone of the repository",
             ) from failed
         local = self.tree / address
-        if local.exists():
-            return str(local.resolve())
-        parts = urlsplit(address)
-        if token and parts.scheme in ("http", "https"):  # one way of showing who one is, not two
-            return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
-        return address
+        return str(local.resolve()) if local.exists() else address
 
     def begin(self) -> None:
         """An empty repository at `tree`; UsageError for a folder that is not ours to empty."""

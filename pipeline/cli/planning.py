@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from math import isnan
 from pathlib import Path
@@ -28,11 +27,8 @@ from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
     from pipeline.catalog import Catalog
-    from pipeline.estimate import Past
-    from pipeline.placement import Checkpoint
-    from pipeline.plan import Earlier, Request
-    from pipeline.record import Plan, Refusal, Run
-    from pipeline.results import Row
+    from pipeline.plan import Request
+    from pipeline.record import Plan, Run
 
 
 @main.command(short_help="Check the model list.")
@@ -143,17 +139,6 @@ def script(
     click.echo(scripts.render(asked), nl=False)
 
 
-def _facts(
-    catalog: Catalog, folder: Path, cache: Path, names: Sequence[str]
-) -> dict[str, Checkpoint | Refusal]:
-    from pipeline.hub import CheckpointRef, inspect_all
-
-    models = [catalog.model(name) for name in dict.fromkeys(names)]
-    refs = [CheckpointRef(model.id, model.directory(folder), model.revision) for model in models]
-    found = inspect_all(refs, cache=cache)
-    return {model.id: facts for model, facts in zip(models, found, strict=True)}
-
-
 def make_plan(
     list_path: Path,
     results: Path,
@@ -164,6 +149,7 @@ def make_plan(
     catalog: Catalog | None = None,
 ) -> Plan:
     """What is due of the list in a file; `catalog`: its content, where the caller has it."""
+    from pipeline import known
     from pipeline import plan as planning
     from pipeline.catalog import load
     from pipeline.placement import PlanTable
@@ -175,93 +161,12 @@ def make_plan(
     return planning.make_plan(
         catalog,
         folder,
-        _facts(catalog, folder, facts_cache, [model.id for model, _ in chosen]),
-        _earlier(results),
+        known.facts(catalog, folder, facts_cache, [model.id for model, _ in chosen]),
+        known.earlier(results),
         unfinished(records),
         PlanTable.load(),
         request,
         now=datetime.now(UTC),
-    )
-
-
-def _earlier(results: Path) -> dict[str, Earlier]:
-    """What results/ knows of each run, for the planner."""
-    if not (results / "current").is_dir():
-        return {}
-    from pipeline import results as store
-    from pipeline.errors import ResultsError
-    from pipeline.plan import Earlier
-    from pipeline.words import Failure, Result, Stage
-
-    attempts = store.last_attempts(results)
-    newest = {}
-    past: dict[str, list[Past]] = {}
-    history = store.read_history(results, [*_PAST_COLUMNS, "revision"])
-    for row in sorted(history, key=lambda row: row["tested_at"]):
-        newest[row["run_id"]] = row
-        past.setdefault(row["run_id"], []).append(_past(row))
-    columns = [*_PAST_COLUMNS, "revision", "cache_keys"]
-    earlier = {}
-    for row in store.read_current(results, columns):
-        last = attempts.get(row["run_id"])
-        if last is None:
-            raise ResultsError(
-                f"history holds no attempt of {row['run_id']}, which current/ holds",
-                where=str(results),
-                remedy="restore history/: current/ is derived from it",
-            )
-        shown = newest[row["run_id"]] if last.failure is Failure.INCONCLUSIVE else row
-        earlier[row["run_id"]] = Earlier(
-            result=Result(row["result"]),
-            failure=Failure(row["failure"]) if row["failure"] else None,
-            stage=Stage(row["stage"]),
-            tested_at=row["tested_at"],
-            revision=shown["revision"],
-            script_sha256=shown["script_sha256"],
-            wall_s=row["wall_s"],
-            cache_keys=tuple(row["cache_keys"] or ()),
-            last_result=last.result,
-            last_failure=last.failure,
-            last_stage=last.stage,
-            last_at=last.tested_at,
-            errors=last.errors,
-            past=tuple(past[row["run_id"]]),
-        )
-    return earlier
-
-
-_PAST_COLUMNS = (
-    "run_id",
-    "tested_at",
-    "result",
-    "stage",
-    "failure",
-    "target",
-    "script_sha256",
-    "checkpoint_bytes",
-    "wall_s",
-    "compile_s",
-    "cache",
-)
-"""What a row tells of time: estimate.Past."""
-
-
-def _past(row: Row) -> Past:
-    from pipeline.estimate import Past
-    from pipeline.words import CacheState, Failure, Result, Stage, Target
-
-    return Past(
-        run_id=row["run_id"],
-        tested_at=row["tested_at"],
-        result=Result(row["result"]),
-        stage=Stage(row["stage"]),
-        failure=Failure(row["failure"]) if row["failure"] else None,
-        target=Target(row["target"]) if row["target"] else None,
-        script_sha256=row["script_sha256"],
-        checkpoint_bytes=row["checkpoint_bytes"],
-        wall_s=row["wall_s"],
-        compile_s=row["compile_s"],
-        cache=CacheState(row["cache"]) if row["cache"] else None,
     )
 
 

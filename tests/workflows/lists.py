@@ -30,7 +30,7 @@ runners:
     cores: 1
     core_gib: 2
     host_gib: 4
-    machines: 4
+    machines: 2
   pair:
     target: cpu
     labels: [self-hosted, pair]

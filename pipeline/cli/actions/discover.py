@@ -10,19 +10,13 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.actions.group import actions
+from pipeline.cli.actions.options import tree_option
 from pipeline.cli.options import facts_option, list_option, path
 
 if TYPE_CHECKING:
     from pipeline.actions.proposals import Desk
     from pipeline.actions.workflow import Workflow
 
-_tree_option = click.option(
-    "--tree",
-    type=path(file_okay=False),
-    default=Path("build/published"),
-    show_default=True,
-    help="Folder for what is published; it is made.",
-)
 _branch_tree_option = click.option(
     "--branch-tree",
     type=path(file_okay=False),
@@ -33,7 +27,7 @@ _branch_tree_option = click.option(
 
 
 @actions.command(short_help="Take the Hub's rankings into the results.")
-@_tree_option
+@tree_option
 def rankings(tree: Path) -> None:
     """Take the Hub's trending and downloads rankings of both tasks, and commit them.
 
@@ -76,7 +70,7 @@ def rankings(tree: Path) -> None:
 @actions.command(short_help="Propose the highest-ranked models that the list lacks.")
 @list_option
 @facts_option
-@_tree_option
+@tree_option
 @_branch_tree_option
 def propose(list_path: Path, facts_cache: Path, tree: Path, branch_tree: Path) -> None:
     """Open or update the one pull request that proposes models for the list.
@@ -108,7 +102,7 @@ def propose(list_path: Path, facts_cache: Path, tree: Path, branch_tree: Path) -
 @actions.command(short_help="Answer an issue that asks for a model.")
 @list_option
 @facts_option
-@_tree_option
+@tree_option
 @_branch_tree_option
 def request(list_path: Path, facts_cache: Path, tree: Path, branch_tree: Path) -> None:
     """Answer the issue of this event, if it is open and has the label qualify-model.
@@ -140,13 +134,13 @@ def _desk(
     workflow: Workflow, list_path: Path, facts_cache: Path, tree: Path, branch_tree: Path
 ) -> Desk:
     """What both commands need, with rankings and earlier results as they are published."""
+    from pipeline import known
     from pipeline import rankings as hub_rankings
     from pipeline.actions import candidates, proposals
     from pipeline.actions.git import published_tree
     from pipeline.actions.github import GitHub
     from pipeline.actions.inputs import branch
     from pipeline.catalog import load
-    from pipeline.cli.planning import _earlier
 
     root, tree = Path.cwd(), tree.resolve()
     list_name = proposals.place_of(list_path, root)
@@ -156,7 +150,7 @@ def _desk(
     look = candidates.looker(
         catalog,
         list_path.resolve().parent,
-        _earlier(results),
+        known.earlier(results),
         now=datetime.now(UTC),
         cache=facts_cache,
     )

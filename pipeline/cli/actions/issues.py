@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime
 from pathlib import Path
 
 import click
 
 from pipeline.cli.actions.group import actions
+from pipeline.cli.actions.options import tree_option
 from pipeline.cli.options import list_option, path
 
 
@@ -38,14 +40,6 @@ def regressions(results: Path, list_path: Path) -> None:
 
 @actions.command(short_help="Raise an alarm when results stop to arrive.")
 @click.option(
-    "--branch",
-    envvar="QUALIFY_BRANCH",
-    show_envvar=True,
-    default="main",
-    show_default=True,
-    help="The branch that is published to.",
-)
-@click.option(
     "--limit-hours",
     envvar="QUALIFY_SILENCE_HOURS",
     show_envvar=True,
@@ -53,31 +47,25 @@ def regressions(results: Path, list_path: Path) -> None:
     metavar="HOURS",
     help="How long silence may last.  [default: 72]",
 )
-@click.option(
-    "--tree",
-    type=path(file_okay=False),
-    default=Path("build/published"),
-    show_default=True,
-    help="Where the branch with the results is put; its content is replaced.",
-)
+@tree_option
 @list_option
 @click.pass_context
 def watch(
     context: click.Context,
-    branch: str,
     limit_hours: float | None,
     tree: Path,
     list_path: Path,
 ) -> None:
     """Open or update one issue when nothing is published for too long; close it when it is over.
 
-    Silence counts only while a run of the list's default stacks has been due for as long.
+    Reads QUALIFY_BRANCH (default: main), the branch that is published to. Silence counts only while
+    a run of the list's default stacks has been due for as long.
 
     Exit code 0 in both cases: the alarm is the issue.
     """
     from math import isfinite
 
-    from pipeline.actions import watchdog
+    from pipeline.actions import inputs, watchdog
     from pipeline.actions.git import published_tree
     from pipeline.actions.github import GitHub
     from pipeline.actions.workflow import Workflow
@@ -95,7 +83,8 @@ def watch(
         )
     workflow = Workflow.here()
     github = GitHub.of(workflow)
-    published = published_tree(Path(), branch, tree, workflow=workflow)
+    branch = inputs.branch(os.environ)
+    published = published_tree(Path.cwd(), branch, tree, workflow=workflow)
     results = published / "results" if published else None
     catalog = load(list_path)
     seen, kept = watchdog.watch(results, catalog, limit, datetime.now(UTC), github, branch)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.cli.actions.group import actions
+from pipeline.cli.actions.options import artifacts_option, plan_option
 from pipeline.cli.options import facts_option, list_option, path, results_option
 
 if TYPE_CHECKING:
@@ -19,13 +20,6 @@ if TYPE_CHECKING:
     from pipeline.record import Plan
 
 
-_plan_option = click.option(
-    "--plan",
-    type=path(dir_okay=False),
-    default=Path("build/plan.json"),
-    show_default=True,
-    help="The plan of what was asked for.",
-)
 _request_option = click.option(
     "--request",
     type=path(dir_okay=False),
@@ -39,9 +33,9 @@ _request_option = click.option(
 @list_option
 @results_option
 @facts_option
-@_plan_option
+@plan_option
 @_request_option
-def ask(list_path: Path, results: Path, facts_cache: Path, plan: Path, request: Path) -> None:
+def ask(list_path: Path, results: Path, facts_cache: Path, plan_path: Path, request: Path) -> None:
     """Plan the models that an open pull request adds or alters, for a person with write access.
 
     The person comments `/qualify COMMIT` on it, or dispatches the workflow with the inputs number
@@ -69,23 +63,17 @@ def ask(list_path: Path, results: Path, facts_cache: Path, plan: Path, request: 
         workflow, GitHub.of(workflow), load(list_path), planner, datetime.now(UTC)
     )
     if asked is not None:
-        write(asked.plan, plan)
+        write(asked.plan, plan_path)
         write(asked.request, request)
     for name, value in (on_demand.NO_RUNS if asked is None else asked.outputs).items():
         workflow.output(name, value)
 
 
 @actions.command(short_help="Tell a pull request what came of the runs asked for.")
-@_plan_option
+@plan_option
 @_request_option
-@click.option(
-    "--artifacts",
-    type=path(file_okay=False),
-    default=Path("build/artifacts"),
-    show_default=True,
-    help="Folder of the records' artifacts; without it nothing came back.",
-)
-def answer(plan: Path, request: Path, artifacts: Path) -> None:
+@artifacts_option
+def answer(plan_path: Path, request: Path, artifacts: Path) -> None:
     """Judge what came back, and say it in one comment and one check of the commit asked for.
 
     Nothing is published in the results: the models are not on the main branch yet. Reads
@@ -103,7 +91,7 @@ def answer(plan: Path, request: Path, artifacts: Path) -> None:
         workflow,
         GitHub.of(workflow),
         read(Ask, request),
-        read_plan(plan, os.environ.get("QUALIFY_PLAN_SHA256")),
+        read_plan(plan_path, os.environ.get("QUALIFY_PLAN_SHA256")),
         artifacts,
         datetime.now(UTC),
     )

@@ -2,40 +2,46 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 from pathlib import Path
 
 import click
 
 from pipeline.cli.actions.group import actions
+from pipeline.cli.actions.options import tree_option
 from pipeline.cli.options import path
 
 BRANCH = "gh-pages"
 
 
 @actions.command(short_help="Bring the site up to date.")
-@click.option("--branch", envvar="QUALIFY_BRANCH", default="main", show_default=True)
+@tree_option
 @click.option(
-    "--tree",
+    "--site-tree",
     type=path(file_okay=False),
     default=Path("build/site"),
     show_default=True,
-    help="Folder for the site's branch; it is made.",
+    help="Where the branch with the site is put; its content is replaced.",
 )
-def pages(branch: str, tree: Path) -> None:
-    """Make the site from what is published on --branch, and push it to the branch gh-pages."""
-    import shutil
+def pages(tree: Path, site_tree: Path) -> None:
+    """Make the site from what is published, and push it to the branch gh-pages.
 
+    Reads QUALIFY_BRANCH (default: main), the branch that is published to.
+    """
     from pipeline import site
+    from pipeline.actions import inputs
     from pipeline.actions.git import published_tree, push_derived
     from pipeline.actions.workflow import Workflow
     from pipeline.errors import ResultsError
 
     workflow = Workflow.here()
-    root = Path.cwd()
-    published = published_tree(root, branch, Path("build/published"), workflow=workflow)
+    branch = inputs.branch(os.environ)
+    published = published_tree(Path.cwd(), branch, tree, workflow=workflow)
     if published is None:
         raise ResultsError(
-            f"origin has no branch {branch}", remedy="set QUALIFY_BRANCH to the branch of results"
+            f"origin has no branch {branch}",
+            remedy="publish first, or name the branch of the results in QUALIFY_BRANCH",
         )
 
     def derive(folder: Path) -> str:
@@ -43,15 +49,15 @@ def pages(branch: str, tree: Path) -> None:
             if old.name != ".git":
                 shutil.rmtree(old) if old.is_dir() else old.unlink()
         site.build(published, folder)
-        return f"Site from {branch}"
+        return f"Site of {branch}"
 
     pushed = push_derived(
-        root,
+        Path.cwd(),
         branch=BRANCH,
-        tree=tree,
+        tree=site_tree,
         derive=derive,
         token=workflow.token,
         server_url=workflow.server_url,
     )
-    told = f"is now {pushed.commit[:12]}" if pushed.commit else "was up to date"
-    workflow.summary(f"The site, branch `{BRANCH}`, {told}.")
+    told = f"is now at {pushed.commit[:12]}" if pushed.commit else "is up to date"
+    workflow.summary(f"## The site {told}\n\nBranch `{BRANCH}`, made from branch `{branch}`.")

@@ -8,6 +8,7 @@ from pathlib import Path
 import click
 
 from pipeline.cli.actions.group import actions
+from pipeline.cli.actions.options import tree_option
 from pipeline.cli.options import facts_option, list_option, path
 
 
@@ -21,13 +22,7 @@ from pipeline.cli.options import facts_option, list_option, path
     show_default=True,
     help="Where the plan goes.",
 )
-@click.option(
-    "--tree",
-    type=path(file_okay=False),
-    default=Path("build/published"),
-    show_default=True,
-    help="Where the branch with the results is put; its content is replaced.",
-)
+@tree_option
 def plan(list_path: Path, facts_cache: Path, output: Path, tree: Path) -> None:
     """Decide which runs are due by the results on the branch that is published to.
 

@@ -46,11 +46,11 @@ def preview(
 
     With QUALIFY_BRANCH, earlier results are those of that branch of origin instead of --results.
     """
+    from pipeline import known
     from pipeline.actions.git import published_tree
     from pipeline.actions.preview import Checkout, annotate, look
     from pipeline.actions.preview_page import page
     from pipeline.actions.workflow import Workflow
-    from pipeline.cli.planning import _earlier, _facts
 
     workflow = Workflow.here()
     checkout = Checkout.of(list_path)
@@ -58,17 +58,17 @@ def preview(
 
     def earlier() -> dict[str, Earlier]:
         if not branch:
-            return _earlier(results)
+            return known.earlier(results)
         tree = Path("build/published").absolute()
         published = published_tree(checkout.root, branch, tree, workflow=workflow)
-        return _earlier(published / "results") if published else {}
+        return known.earlier(published / "results") if published else {}
 
     seen = look(
         list_path,
         checkout,
         base,
         workflow.event,
-        lambda catalog, folder, names: _facts(catalog, folder, facts_cache, names),
+        lambda catalog, folder, names: known.facts(catalog, folder, facts_cache, names),
         earlier,
         now=datetime.now(UTC),
     )

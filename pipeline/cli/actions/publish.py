@@ -6,36 +6,16 @@ import os
 from datetime import UTC, datetime
 from pathlib import Path
 
-import click
-
 from pipeline.cli.actions.group import actions
-from pipeline.cli.options import list_option, path
+from pipeline.cli.actions.options import artifacts_option, plan_option, tree_option
+from pipeline.cli.options import list_option
 
 
 @actions.command(short_help="Publish what the runs left, in one commit.")
-@click.option(
-    "--plan",
-    "plan_path",
-    type=path(dir_okay=False),
-    default=Path("build/plan.json"),
-    show_default=True,
-    help="What was planned.",
-)
-@click.option(
-    "--artifacts",
-    type=path(file_okay=False),
-    default=Path("build/artifacts"),
-    show_default=True,
-    help="Folder with one folder for each artifact: records-<job>-<attempt>.",
-)
+@plan_option
+@artifacts_option
 @list_option
-@click.option(
-    "--tree",
-    type=path(file_okay=False),
-    default=Path("build/published"),
-    show_default=True,
-    help="Where the branch is put that is published to; its content is replaced.",
-)
+@tree_option
 def publish(plan_path: Path, artifacts: Path, list_path: Path, tree: Path) -> None:
     """Publish the planned runs' records: results, history, scripts and page, in one commit.
 

@@ -1,4 +1,4 @@
-# ruff: noqa: PTH, S606
+# ruff: noqa: PTH103, PTH104, PTH110, PTH118, S606
 # pathlib takes longer to import than all of this takes to run.
 """In place of actions/checkout: fetches one commit of the repository into the job's workspace.
 

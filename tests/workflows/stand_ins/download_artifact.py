@@ -1,4 +1,4 @@
-# ruff: noqa: PTH, S606
+# ruff: noqa: PTH103, PTH112, PTH118, PTH208
 # pathlib takes longer to import than all of this takes to run.
 """In place of actions/download-artifact: puts artifacts of the run into the workspace.
 
