@@ -440,6 +440,14 @@ def test_plan_is_held_against_its_digest(tmp_path: Path) -> None:
     assert caught.value.where == str(path)
 
 
+def test_plan_of_another_version_is_refused(tmp_path: Path) -> None:
+    """Its fields may mean something else."""
+    path = tmp_path / "plan.json"
+    write(papers.plan(papers.run()).model_copy(update={"schema_version": 99}), path)
+    with pytest.raises(RecordError, match="is of schema version 99"):
+        read_plan(path)
+
+
 @pytest.fixture
 def job(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     """A process that is a job of GitHub Actions, in the checkout."""

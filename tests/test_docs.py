@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 from pydantic import BaseModel
@@ -126,10 +127,17 @@ def test_every_command_has_its_help() -> None:
     """A heading for each command, and below it every option the command takes."""
     parts = docs.GENERATORS["commands"]().split("\n## ")
     texts = dict(part.removeprefix("## ").split("\n", 1) for part in parts)
-    assert [*texts] == ["qualify", *(f"qualify {name}" for name in qualify.commands)]
-    for name, command in qualify.commands.items():
+    commands = {f"qualify {name}": command for name, command in qualify.commands.items()}
+    below = {
+        f"{path} {name}": command
+        for path, group in commands.items()
+        if isinstance(group, click.Group)
+        for name, command in group.commands.items()
+    }
+    assert {*texts} == {"qualify", *commands, *below}
+    for path, command in (commands | below).items():
         for option in command.params:
-            assert max(option.opts, key=len).upper() in texts[f"qualify {name}"].upper()
+            assert max(option.opts, key=len).upper() in texts[path].upper()
     assert all(len(line) <= docs.HELP_WIDTH for text in texts.values() for line in text.split("\n"))
 
 

@@ -22,7 +22,7 @@ from pipeline.actions.git import Pushed, push_derived
 from pipeline.actions.workflow import Level, Workflow
 from pipeline.errors import CatalogError, RecordError, ResultsError
 from pipeline.publish import Published
-from pipeline.record import Plan, parse, read_bytes
+from pipeline.record import SCHEMA_VERSION, Plan, parse, read_bytes
 
 ATTEMPTS = 20
 """Pushes that are tried. Each rejected one means that another writer's went through, and of those
@@ -74,7 +74,14 @@ def read_plan(path: Path, sha256: str | None = None) -> Plan:
             where=str(path),
             remedy="see who else wrote an artifact of that name, and plan anew",
         )
-    return parse(Plan, data, where=str(path))
+    plan = parse(Plan, data, where=str(path))
+    if plan.schema_version != SCHEMA_VERSION:
+        raise RecordError(
+            f"is of schema version {plan.schema_version}, this checkout reads {SCHEMA_VERSION}",
+            where=str(path),
+            remedy="plan and publish with the same version",
+        )
+    return plan
 
 
 def publish(

@@ -1,0 +1,80 @@
+"""`qualify actions pages` from end to end: results on one branch, the site on another."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from pipeline.catalog import load
+from pipeline.publish import publish
+from tests import papers
+from tests.conftest import ROOT
+from tests.origins import Origin
+
+
+@pytest.fixture
+def origin(tmp_path: Path) -> Origin:
+    return Origin.make(tmp_path)
+
+
+def push_results(origin: Origin, folder: Path) -> None:
+    """Somebody publishes a PASS to the branch `results`."""
+    publish(
+        [papers.save(folder / "records", [papers.passing()])],
+        results=folder / "out" / "results",
+        table=folder / "out" / "COMPATIBILITY.md",
+        catalog_view=load(ROOT / "models.yaml"),
+        plan=None,
+        now=papers.day(1),
+    )
+    page = (folder / "out" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    (script,) = (folder / "out" / "results" / "scripts").iterdir()
+    name = f"results/scripts/{script.name}"
+    files = {"COMPATIBILITY.md": page, name: script.read_text(encoding="utf-8")}
+    origin.write(files, branch="results")
+
+
+def pages(checkout: Path) -> subprocess.CompletedProcess[str]:
+    event = checkout.parent / "event.json"
+    event.write_text("{}", encoding="utf-8")
+    told = {
+        "GITHUB_REPOSITORY": "org/campaign",
+        "GITHUB_RUN_ID": "7",
+        "GITHUB_EVENT_NAME": "workflow_dispatch",
+        "GITHUB_EVENT_PATH": str(event),
+        "QUALIFY_BRANCH": "results",
+    }
+    return subprocess.run(
+        [sys.executable, "-m", "pipeline.cli", "actions", "pages"],
+        cwd=checkout,
+        env={**os.environ, **told, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_the_site_follows_the_results(origin: Origin, tmp_path: Path) -> None:
+    """It is made from what is published, and holds nothing else; the same again is no commit."""
+    push_results(origin, tmp_path)
+    checkout = origin.checkout(tmp_path / "checkout")
+    first = pages(checkout)
+    assert first.returncode == 0, first.stderr
+    assert "## The site is now at " in first.stdout
+    held = origin.files("gh-pages")
+    assert {"index.html", ".nojekyll"} < set(held)
+    assert all(name in ("index.html", ".nojekyll") or name.startswith("results/") for name in held)
+    again = pages(checkout)
+    assert "## The site is up to date" in again.stdout, again.stdout + again.stderr
+
+
+def test_without_results_there_is_no_site(origin: Origin, tmp_path: Path) -> None:
+    """A branch that is not there yet is told, and nothing is pushed."""
+    done = pages(origin.checkout(tmp_path / "checkout"))
+    assert done.returncode == 6
+    assert "origin has no branch results" in done.stderr
+    assert not origin.has("gh-pages")
