@@ -185,7 +185,7 @@ def test_the_digest_is_that_of_the_plans_file(tmp_path: Path) -> None:
     write(made, tmp_path / "plan.json")
     digest = outputs(made, catalog())["digest"]
     assert read_plan(tmp_path / "plan.json", digest) == made
-    with pytest.raises(RecordError, match="not the plan that was made"):
+    with pytest.raises(RecordError, match="not the file that was made"):
         read_plan(tmp_path / "plan.json", outputs(plan(job(), job("large")), catalog())["digest"])
 
 

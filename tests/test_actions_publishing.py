@@ -435,7 +435,7 @@ def test_plan_is_held_against_its_digest(tmp_path: Path) -> None:
     sha256 = hashlib.sha256(path.read_bytes()).hexdigest()
     assert read_plan(path) == read_plan(path, "") == read_plan(path, sha256) == plan
     path.write_text(dump(papers.plan(papers.run("evil/model"))))
-    with pytest.raises(RecordError, match="not the plan that was made") as caught:
+    with pytest.raises(RecordError, match="not the file that was made") as caught:
         read_plan(path, sha256)
     assert caught.value.where == str(path)
 
@@ -523,7 +523,7 @@ def test_command_that_publishes_nothing_says_so(
     monkeypatch.setenv("QUALIFY_PLAN_SHA256", "0" * 64)
     code, output = invoke(job, papers.plan(papers.run()))
     assert code == RecordError.exit_code
-    assert "::error title=Not published::is not the plan that was made" in output
+    assert "::error title=Not published::is not the file that was made" in output
     page = (job.folder / "summary.md").read_text()
     assert page.startswith("## Nothing was published to main\n")
     assert len(job.origin.commits()) == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import shutil
@@ -22,7 +23,7 @@ from pipeline import errors, script
 from pipeline.calibration import load_calibrations
 from pipeline.catalog import load
 from pipeline.cli import main
-from pipeline.cli.running import _settings
+from pipeline.cli.running import _kept, _settings
 from pipeline.errors import UsageError
 from pipeline.judge import DEFAULT_JUDGE
 from pipeline.provenance import provenance
@@ -843,6 +844,26 @@ def test_run_a_job_of_a_plan_without_jobs(campaign: Path) -> None:
     ended = qualify("run", "plan.json", "--job", "laptop-1")
     assert (ended.code, records(campaign)) == (2, [])
     assert "plan.json holds no job" in ended.err
+
+
+def test_run_a_plan_that_is_another(three_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan that somebody replaced on its way is not run; the one that was made is."""
+    text = (three_jobs / "plan.json").read_bytes()
+    monkeypatch.setenv("QUALIFY_PLAN_SHA256", hashlib.sha256(text + b" ").hexdigest())
+    ended = qualify("run", "plan.json", "--job", "trn2-2")
+    assert (ended.code, records(three_jobs)) == (5, [])
+    assert "plan.json: is not the file that was made" in ended.err
+    monkeypatch.setenv("QUALIFY_PLAN_SHA256", hashlib.sha256(text).hexdigest())
+    qualify("run", "plan.json", "--job", "trn2-2")
+    assert len(records(three_jobs)) == 1
+
+
+def test_what_a_machine_keeps(three_jobs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Graphs and references go to the folder that outlives jobs, where one is named."""
+    monkeypatch.setenv("QUALIFY_FOLDER", str(three_jobs / "kept"))
+    assert _kept("graphs") == three_jobs / "kept" / "graphs"
+    monkeypatch.setenv("QUALIFY_FOLDER", "")
+    assert _kept("references") == Path("build/references")
 
 
 def test_run_a_run_that_names_jobs(campaign: Path) -> None:

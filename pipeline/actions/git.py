@@ -14,7 +14,7 @@ import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from pipeline import processes
@@ -199,8 +199,8 @@ class _Git:
     program: str
     tree: Path
     branch: str
-    environment: dict[str, str]
-    secret: str | None
+    environment: dict[str, str] = field(repr=False)
+    secret: str | None = field(repr=False)
     root: Path
 
     @classmethod

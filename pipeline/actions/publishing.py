@@ -7,7 +7,6 @@ becomes of it in `pipeline.publish`, how it gets to the branch in `git`, and how
 
 from __future__ import annotations
 
-import hashlib
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,20 +60,8 @@ class Publication:
 
 
 def read_plan(path: Path, sha256: str | None = None) -> Plan:
-    """The plan in a file. RecordError when it is not the one whose digest is `sha256`.
-
-    A plan reaches this job as an artifact, and device machines may write artifacts of this run; the
-    digest comes by way of a job's outputs, which they cannot write.
-    """
-    data = read_bytes(path)
-    found = hashlib.sha256(data).hexdigest()
-    if sha256 and sha256 != found:
-        raise RecordError(
-            f"is not the plan that was made: its SHA-256 is {found}, that one's was {sha256}",
-            where=str(path),
-            remedy="see who else wrote an artifact of that name, and plan anew",
-        )
-    plan = parse(Plan, data, where=str(path))
+    """The plan in a file. RecordError when it is not the one whose digest is `sha256`."""
+    plan = parse(Plan, read_bytes(path, sha256), where=str(path))
     if plan.schema_version != SCHEMA_VERSION:
         raise RecordError(
             f"is of schema version {plan.schema_version}, this checkout reads {SCHEMA_VERSION}",

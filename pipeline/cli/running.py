@@ -89,7 +89,8 @@ def run(
     """Execute WHAT: a file with a plan or a job, - for one on standard input, or a model id.
 
     Runs of a job share the machine side by side, each on cores of its own. Each leaves a folder
-    below --records with record.json, run.py and log.txt.
+    below --records with record.json, run.py and log.txt. QUALIFY_PLAN_SHA256, where it is set, is
+    the digest that the file must have.
     """
     from pipeline.catalog import load
 
@@ -143,7 +144,7 @@ def _jobs(
         if len(text) > MAX_PAPER_BYTES:
             raise RecordError(f"above the limit of {MAX_PAPER_BYTES} bytes", where=where)
     elif Path(what).is_file() or what.endswith(".json"):
-        text, where = read_bytes(Path(what)), what
+        text, where = read_bytes(Path(what), os.environ.get("QUALIFY_PLAN_SHA256")), what
     else:
         return _all_jobs(one_plan(what, list_path, results, facts_cache, stacks))
     try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from datetime import datetime
@@ -24,17 +25,30 @@ MAX_PAPER_BYTES = 32 * 1024 * 1024
 P = TypeVar("P", bound=Paper)
 
 
-def read_bytes(path: Path) -> bytes:
-    """The content of a paper's file; RecordError naming it when it is unreadable or too large."""
+def read_bytes(path: Path, sha256: str | None = None) -> bytes:
+    """The content of a paper's file; RecordError naming it when it is unreadable or too large.
+
+    sha256: what its content must have, hexadecimal; None or "" = unknown. A plan reaches a job as an
+    artifact, and every job of a workflow run, those on device machines too, may replace those; its
+    digest comes by way of a job's outputs, which only that job writes.
+    """
     try:
         size = path.stat().st_size
         if size > MAX_PAPER_BYTES:
             raise RecordError(
                 f"{size} bytes is above the limit of {MAX_PAPER_BYTES}", where=str(path)
             )
-        return path.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(path)) from error
+    found = hashlib.sha256(data).hexdigest()
+    if sha256 and sha256 != found:
+        raise RecordError(
+            f"is not the file that was made: its SHA-256 is {found}, that one's was {sha256}",
+            where=str(path),
+            remedy="see who else wrote an artifact of that name, and plan anew",
+        )
+    return data
 
 
 def read(kind: type[P], path: Path) -> P:
