@@ -28,8 +28,8 @@ P = TypeVar("P", bound=Paper)
 def read_bytes(path: Path, sha256: str | None = None) -> bytes:
     """The content of a paper's file; RecordError naming it when it is unreadable or too large.
 
-    sha256: what its content must have, hexadecimal; None or "" = unknown. A plan reaches a job as an
-    artifact, and every job of a workflow run, those on device machines too, may replace those; its
+    sha256: what its content must have, hexadecimal; None or "" = unknown. A plan reaches a job as
+    an artifact, and every job of a workflow run, those on device machines too, may replace those; its
     digest comes by way of a job's outputs, which only that job writes.
     """
     try:
