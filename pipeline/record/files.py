@@ -29,7 +29,7 @@ def read_bytes(path: Path, sha256: str | None = None) -> bytes:
     """The content of a paper's file; RecordError naming it when it is unreadable or too large.
 
     sha256: what its content must have, hexadecimal; None or "" = unknown. A plan reaches a job as
-    an artifact, and every job of a workflow run, those on device machines too, may replace those; its
+    an artifact, which every job of a workflow run may replace, those on device machines too; its
     digest comes by way of a job's outputs, which only that job writes.
     """
     try:
