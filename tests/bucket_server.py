@@ -14,18 +14,19 @@ from __future__ import annotations
 import json
 import threading
 import time
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 from urllib.parse import unquote, urlsplit
 
 import hf_xet
+
+from tests.local_server import Handler, LocalServer
 
 _TOKEN = "t"  # noqa: S105 (opens nothing)
 _DATE = "2026-11-30T08:00:00.000Z"
 
 
-class BucketServer:
+class BucketServer(LocalServer):
     """One bucket. refuse_writes: answer every change of it with 403, as to a read-only token."""
 
     def __init__(self, folder: Path, bucket: str) -> None:
@@ -40,16 +41,7 @@ class BucketServer:
         self.cas = folder / "cas"
         self.cas.mkdir(parents=True)
         self._lock = threading.Lock()
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("H", (_Handler,), {"hub": self}))
-        self.url = f"http://127.0.0.1:{self._server.server_port}"
-
-    def __enter__(self) -> Self:
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     @property
     def _endpoint(self) -> str:
@@ -105,12 +97,12 @@ def _in_an_hour() -> int:
     return int(time.time()) + 3600
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    hub: BucketServer
-
-    def log_message(self, format: str, *args: Any) -> None:
-        """Nothing on standard error: `BucketServer.log` has it."""
+class _Handler(Handler):
+    @property
+    def hub(self) -> BucketServer:
+        owner = self.server.owner
+        assert isinstance(owner, BucketServer)
+        return owner
 
     def do_GET(self) -> None:
         path = self._path()

@@ -23,9 +23,10 @@ import re
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, Self
+from typing import Any
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from tests.local_server import Handler, LocalServer
 
 BOT = "github-actions[bot]"
 MAX_BODY = 65_536
@@ -110,7 +111,7 @@ class Fault:
     message: str
 
 
-class GitHubServer:
+class GitHubServer(LocalServer):
     """One repository, until the `with` block ends."""
 
     def __init__(self, repository: str = "org/repo") -> None:
@@ -135,24 +136,7 @@ class GitHubServer:
         self._faults: list[Fault] = []
         self._next = 1
         self.lock = threading.RLock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.github = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    @property
-    def url(self) -> str:
-        """What GITHUB_API_URL is to be."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
+        super().__init__(_Handler)
 
     def add_pull(self, **fields: Any) -> Pull:
         """A pull request with these fields of `Pull` and the next number."""
@@ -518,17 +502,12 @@ def _sha(data: str | bytes) -> str:
     return hashlib.sha1(raw, usedforsecurity=False).hexdigest()
 
 
-class _Server(ThreadingHTTPServer):
-    github: GitHubServer
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silence: clients that hang up are part of the tests."""
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
+class _Handler(Handler):
+    @property
+    def github(self) -> GitHubServer:
+        owner = self.server.owner
+        assert isinstance(owner, GitHubServer)
+        return owner
 
     def do_GET(self) -> None:
         self._serve()
@@ -538,9 +517,6 @@ class _Handler(BaseHTTPRequestHandler):
 
     def do_PATCH(self) -> None:
         self._serve()
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Silence: the log is `GitHubServer.log`."""
 
     def _serve(self) -> None:
         parts = urlsplit(self.path)
@@ -553,7 +529,7 @@ class _Handler(BaseHTTPRequestHandler):
             headers,
             json.loads(sent) if sent else None,
         )
-        github = self.server.github
+        github = self.github
         with github.lock:
             fault = github.begin(request)
             if fault is not None and fault.status is not None:
@@ -574,7 +550,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(data)
 
     def _answered(self, request: Request) -> tuple[int, Any, dict[str, str]]:
-        github = self.server.github
+        github = self.github
         token = request.headers.get("authorization", "").rpartition(" ")[2]
         if token not in github.tokens:
             return 401, {"message": "Bad credentials"}, {}

@@ -20,10 +20,11 @@ import json
 import re
 import threading
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
 from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+
+from tests.local_server import Handler, LocalServer
 
 Content = bytes | Path
 """What a file holds: bytes, or a file of this machine that does."""
@@ -117,7 +118,7 @@ class Fault:
     body: bytes
 
 
-class HubServer:
+class HubServer(LocalServer):
     """Serves the repositories that were added until the `with` block ends."""
 
     def __init__(self, *, redirect: bool = False, ranges: bool = True) -> None:
@@ -138,15 +139,7 @@ class HubServer:
         self._faults: list[Fault] = []
         self._running = 0
         self._lock = threading.Lock()
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.hub = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
-
-    @property
-    def url(self) -> str:
-        """The endpoint."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
+        super().__init__(_Handler)
 
     @property
     def storage_url(self) -> str:
@@ -162,15 +155,6 @@ class HubServer:
                     if file.etag == etag:
                         return file
         raise _Answer(404, message="no such file")
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
 
     def add(
         self,
@@ -243,13 +227,6 @@ def _open(content: Content) -> io.BufferedIOBase:
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
 
 
-class _Server(ThreadingHTTPServer):
-    hub: HubServer
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Silence: clients that hang up in the middle of a file are part of the tests."""
-
-
 class _Answer(Exception):
     """Ends a request with an error."""
 
@@ -261,10 +238,12 @@ class _Answer(Exception):
             self.headers["X-Error-Message"] = message
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
+class _Handler(Handler):
+    @property
+    def hub(self) -> HubServer:
+        owner = self.server.owner
+        assert isinstance(owner, HubServer)
+        return owner
 
     def do_GET(self) -> None:
         self._serve()
@@ -272,16 +251,13 @@ class _Handler(BaseHTTPRequestHandler):
     def do_HEAD(self) -> None:
         self._serve()
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Silence: the log is `HubServer.log`."""
-
     def _serve(self) -> None:
         parts = urlsplit(self.path)
         headers = {name.lower(): value for name, value in self.headers.items()}
         self.request_log = Request(
             self.command, unquote(parts.path), parse_qs(parts.query), headers
         )
-        self.fault = self.server.hub.begin(self.request_log)
+        self.fault = self.hub.begin(self.request_log)
         try:
             if self.fault is not None and self.fault.status is not None:
                 self._send(self.fault.status, self.fault.headers, self.fault.body)
@@ -291,14 +267,14 @@ class _Handler(BaseHTTPRequestHandler):
             body = json.dumps({"error": str(answer)}).encode()
             self._send(answer.status, answer.headers, body)
         finally:
-            self.server.hub.end()
+            self.hub.end()
 
     def _route(self, path: str) -> None:
         if found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
-            self._content(self.server.hub.stored(found[1]), {})
+            self._content(self.hub.stored(found[1]), {})
             return
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
-        if token and token not in self.server.hub.tokens:
+        if token and token not in self.hub.tokens:
             raise _Answer(401, message="Invalid credentials in Authorization header")
         if path == "/api/models":
             self._list()
@@ -322,7 +298,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Answer(404, message="no such page")
 
     def _repository(self, model_id: str, token: str) -> Repository:
-        repository = self.server.hub.repositories.get(model_id)
+        repository = self.hub.repositories.get(model_id)
         if repository is None or (repository.private and token not in repository.readers):
             # The Hub does not tell an anonymous client which of the two it is.
             raise _Answer(404 if token else 401, "RepoNotFound", "Repository not found")
@@ -356,7 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
             raise _Answer(400, message=f"no such sort: {sort}")
         found = [
             {"id": model_id, **listed.fields()}
-            for model_id, listed in self.server.hub.listed.items()
+            for model_id, listed in self.hub.listed.items()
             if listed.pipeline_tag == query.get("pipeline_tag", listed.pipeline_tag)
         ]
         numbers = {one["id"]: one.get(sort) for one in found}
@@ -364,12 +340,12 @@ class _Handler(BaseHTTPRequestHandler):
             key=lambda one: n if isinstance(n := numbers[one["id"]], int) else 0, reverse=True
         )
         start = int(query.get("cursor", "0"))
-        stop = start + min(int(query.get("limit", "1000")), self.server.hub.page)
+        stop = start + min(int(query.get("limit", "1000")), self.hub.page)
         wanted = ("id", *self.request_log.query.get("expand", []))
         headers = {}
         if stop < len(found):
             rest = self.request_log.query | {"cursor": [str(stop)]}
-            url = f"{self.server.hub.url}/api/models?{urlencode(rest, doseq=True)}"
+            url = f"{self.hub.url}/api/models?{urlencode(rest, doseq=True)}"
             headers["Link"] = f'<{url}>; rel="next"'
         self._send_json(
             [{name: one[name] for name in wanted if name in one} for one in found[start:stop]],
@@ -398,11 +374,11 @@ class _Handler(BaseHTTPRequestHandler):
         if file is None:
             raise _Answer(404, "EntryNotFound", "Entry not found")
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"'}
-        if self.server.hub.redirect and not name.endswith(".json"):
+        if self.hub.redirect and not name.endswith(".json"):
             headers |= {
                 "X-Linked-ETag": headers["ETag"],
                 "X-Linked-Size": str(file.size),
-                "Location": f"{self.server.hub.storage_url}/storage/{file.etag}",
+                "Location": f"{self.hub.storage_url}/storage/{file.etag}",
             }
             self._send(302, headers, b"")
         else:
@@ -411,7 +387,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _content(self, file: StoredFile, headers: dict[str, str]) -> None:
         start, stop, status = 0, file.size, 200
         asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
-        if asked and self.server.hub.ranges:
+        if asked and self.hub.ranges:
             start, stop = int(asked[1]), min(stop, int(asked[2]) + 1 if asked[2] else stop)
             if start >= file.size:
                 self._send(416, headers | {"Content-Range": f"bytes */{file.size}"}, b"")
