@@ -4,10 +4,7 @@ from __future__ import annotations
 
 import ast
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -40,8 +37,7 @@ from pipeline.placement import PlanTable
 from pipeline.record import RECORD_NAME, Check, Plan, Record, Run, write
 from pipeline.record import read as read_paper
 from pipeline.words import CpuMatch, Failure, Result, Stage, Target
-from tests import golden_files, papers
-from tests.conftest import ROOT
+from tests import golden_files, jobs, papers
 from tests.github_server import BOT, GitHubServer, Pull
 from tests.hub_server import HubServer
 from tests.papers import day
@@ -878,32 +874,20 @@ def test_commands(ground: Ground) -> None:
     main = listed("good/one").replace(b"stacks: [sdk]", b"stacks: [cpu]")
     (folder / "models.yaml").write_bytes(main)
     ground.propose("good/one", "new/three")
-    event = folder / "event.json"
-    event.write_text(json.dumps(ground.comment().event))
-    output = folder / "output"
-    environment = os.environ | {
-        "GITHUB_REPOSITORY": ground.github.repository,
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_EVENT_NAME": "issue_comment",
-        "GITHUB_EVENT_PATH": str(event),
-        "GITHUB_API_URL": ground.github.url,
-        "GITHUB_TOKEN": ground.github.token,
-        "GITHUB_OUTPUT": str(output),
-        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
-        "HF_ENDPOINT": ground.hub.url,
-        "HF_HOME": str(folder / "hf"),
-        "HF_TOKEN": "",
-        "PYTHONPATH": str(ROOT),
-    }
+    variables = jobs.variables(
+        folder,
+        ground.comment().event,
+        event_name="issue_comment",
+        github=ground.github,
+        HF_ENDPOINT=ground.hub.url,
+        HF_HOME=str(folder / "hf"),
+        HF_TOKEN="",
+    )
+    output = Path(variables["GITHUB_OUTPUT"])
 
     def qualify(*arguments: str) -> None:
-        subprocess.run(
-            [sys.executable, "-m", "pipeline.cli", "actions", *arguments],
-            cwd=folder,
-            env=environment,
-            check=True,
-            timeout=60,
-        )
+        done = jobs.qualify(folder, *arguments, variables=variables)
+        assert done.returncode == 0, done.stdout + done.stderr
 
     qualify("ask")
     told = dict(re.findall(r"^(\w+)<<(?:end_\w+)\n(.*)\nend_", output.read_text(), re.MULTILINE))

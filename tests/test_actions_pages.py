@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from pipeline.catalog import load
 from pipeline.publish import publish
-from tests import papers
+from tests import jobs, papers
 from tests.conftest import ROOT
 from tests.origins import Origin
 
@@ -39,23 +37,8 @@ def push_results(origin: Origin, folder: Path) -> None:
 
 
 def pages(checkout: Path) -> subprocess.CompletedProcess[str]:
-    event = checkout.parent / "event.json"
-    event.write_text("{}", encoding="utf-8")
-    told = {
-        "GITHUB_REPOSITORY": "org/campaign",
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_EVENT_NAME": "workflow_dispatch",
-        "GITHUB_EVENT_PATH": str(event),
-        "QUALIFY_BRANCH": "results",
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "actions", "pages"],
-        cwd=checkout,
-        env={**os.environ, **told, "PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    told = jobs.variables(checkout.parent, event_name="workflow_dispatch", QUALIFY_BRANCH="results")
+    return jobs.qualify(checkout, "pages", variables=told)
 
 
 def test_the_site_follows_the_results(origin: Origin, tmp_path: Path) -> None:

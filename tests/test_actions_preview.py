@@ -10,7 +10,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -30,8 +29,7 @@ from pipeline.cli.planning import make_plan
 from pipeline.errors import CatalogError, EnvironmentFault, HubError, UsageError
 from pipeline.plan import Request
 from pipeline.words import Failure
-from tests import golden_files, papers
-from tests.conftest import ROOT
+from tests import golden_files, jobs, papers
 from tests.hub_server import HubServer, Repository, StoredFile
 from tests.test_known import published
 
@@ -212,13 +210,7 @@ class Pull:
 
     def preview_as_a_step(self) -> Told:
         """The command as the workflow's step starts it."""
-        done = subprocess.run(
-            [sys.executable, "-m", "pipeline.cli", "actions", "preview"],
-            cwd=self.root,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **self._environment({})},
-            capture_output=True,
-            text=True,
-        )
+        done = jobs.qualify(self.root, "preview", variables=self._environment({}))
         return Told(done.returncode, done.stdout, self._summary(), done.stderr)
 
     def _environment(self, more: dict[str, str]) -> dict[str, str]:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import random
 import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,8 +18,7 @@ from pipeline.catalog import parse
 from pipeline.errors import ResultsError
 from pipeline.record import Record, Run
 from pipeline.words import Failure, Stage, Target
-from tests import golden_files, papers
-from tests.conftest import ROOT
+from tests import golden_files, jobs, papers
 from tests.github_server import MAX_BODY, GitHubServer, Issue
 from tests.papers import day
 
@@ -466,24 +463,8 @@ def qualify(campaign: Campaign, *arguments: str) -> subprocess.CompletedProcess[
     """`qualify actions ...` as a job runs it, in the folder of the campaign."""
     folder = campaign.results.parent
     (folder / "models.yaml").write_text(campaign.list_text, encoding="utf-8")
-    (folder / "event.json").write_text("{}", encoding="utf-8")
-    environment = {
-        "GITHUB_REPOSITORY": campaign.server.repository,
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_EVENT_NAME": "schedule",
-        "GITHUB_EVENT_PATH": str(folder / "event.json"),
-        "GITHUB_API_URL": campaign.server.url,
-        "GITHUB_TOKEN": campaign.server.token,
-        "GITHUB_STEP_SUMMARY": str(folder / "summary.md"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "actions", *arguments],
-        cwd=folder,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-    )
+    told = jobs.variables(folder, github=campaign.server)
+    return jobs.qualify(folder, *arguments, variables=told)
 
 
 def test_command(campaign: Campaign) -> None:

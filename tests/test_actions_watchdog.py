@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -20,7 +18,7 @@ from pipeline.actions.watchdog import Limit, Seen
 from pipeline.record import Record
 from pipeline.rows import row_of, unrecorded
 from pipeline.words import Failure
-from tests import golden_files, papers
+from tests import golden_files, jobs, papers
 from tests.conftest import ROOT
 from tests.github_server import GitHubServer, Issue
 from tests.origins import Origin
@@ -245,29 +243,12 @@ def test_summary() -> None:
 
 
 def qualify(
-    root: Path, server: GitHubServer, *arguments: str, **environment: str
+    root: Path, server: GitHubServer, *arguments: str, **more: str
 ) -> subprocess.CompletedProcess[str]:
     """`qualify actions watch` as a job runs it, in a checkout."""
     shutil.copy(ROOT / "models.yaml", root)
-    event = root.parent / "event.json"
-    event.write_text("{}", encoding="utf-8")
-    told = {
-        "GITHUB_REPOSITORY": server.repository,
-        "GITHUB_RUN_ID": "7",
-        "GITHUB_EVENT_NAME": "schedule",
-        "GITHUB_EVENT_PATH": str(event),
-        "GITHUB_API_URL": server.url,
-        "GITHUB_TOKEN": server.token,
-        "GITHUB_STEP_SUMMARY": str(root.parent / "summary.md"),
-    }
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "actions", "watch", *arguments],
-        cwd=root,
-        capture_output=True,
-        text=True,
-        check=False,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **told, **environment},
-    )
+    told = jobs.variables(root.parent, github=server, **more)
+    return jobs.qualify(root, "watch", *arguments, variables=told)
 
 
 def test_command(watched: Watched) -> None:
