@@ -231,6 +231,20 @@ class World:
         subprocess.run(["tar", "-x"], cwd=target, check=True, input=archive.stdout)
         return target
 
+    def checkout(self, name: str) -> Path:
+        """Main in a clone of that name, brought up to date."""
+        tree = self.folder / name
+        if not tree.exists():
+            self.origin.checkout(tree)
+        git(tree, "pull", "--quiet")
+        return tree
+
+    def push(self, tree: Path, message: str) -> None:
+        """Commit all that is in a clone of `checkout` to main."""
+        git(tree, "add", "--all")
+        git(tree, "commit", "--quiet", "--message", message)
+        git(tree, "push", "--quiet")
+
     def unhook(self) -> None:
         """Every command is itself again."""
         for path in self.hooks.iterdir():
@@ -258,7 +272,7 @@ class World:
         secrets: Mapping[str, str] | None = None,
         environment: Mapping[str, str] | None = None,
         actor: str = "maintainer",
-        timeout: float = 240,
+        timeout: float = 580,
     ) -> Outcome:
         """Start a workflow of the commit `ref` by an event, and wait for its end.
 

@@ -22,9 +22,10 @@ mkdir -p build && cp -r "$READY/$4" build/records
 PLAN = """#!/bin/sh
 "$REAL_QUALIFY" "$@" && PYTHONPATH="$PACKAGE" "$STAND_IN_PYTHON" -c '
 import os
+from datetime import UTC, datetime
 from pathlib import Path
 from pipeline.record import Plan, read
-from tests.papers import erring, save
+from tests.papers import erring, passing, save
 for job in read(Plan, Path("build/plan.json")).jobs:
     records = [erring(run, run_url=None) for run in job.runs]
     save(Path(os.environ["READY"]) / job.job_id, records)
