@@ -187,6 +187,8 @@ class World:
         self.script(folder / "bin" / "qualify", _QUALIFY)
         self.script(folder / "bin" / "real-qualify", _REAL_QUALIFY)
         self.script(folder / "tools" / "make", _MAKE)
+        # act asks node for its version before every job; no action here is made of JavaScript.
+        self.script(folder / "tools" / "node", "#!/bin/sh\necho v24.0.0\n")
         self._stack = ExitStack()
 
     def __enter__(self) -> Self:
@@ -386,6 +388,9 @@ class World:
             "HOOKS": str(self.hooks),
             "MADE": str(self.folder / "made"),
             "PACKAGE": str(ROOT),
+            # act writes a map of its stand-ins from every job at once, without a lock, and Go ends
+            # a program that it sees do so: one processor, one writer.
+            "GOMAXPROCS": "1",
             "HF_ENDPOINT": self.hub_url,
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",

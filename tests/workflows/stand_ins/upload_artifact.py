@@ -36,27 +36,29 @@ def below(path: str) -> list[str]:
     return [os.path.join(folder, name) for folder, _, names in walked for name in names]
 
 
-def fits(file: str, pattern: str) -> bool:
-    """Whether an absolute pattern names the file, or a directory that it stands in."""
-    import re
+def fits(names: list[str], parts: list[str]) -> bool:
+    """Whether the pattern's parts name the path, or a directory that it stands in."""
+    if not parts:
+        return True
+    if parts[0] == "**":
+        return any(fits(names[skipped:], parts[1:]) for skipped in range(len(names)))
+    return bool(names) and alike(names[0], parts[0]) and fits(names[1:], parts[1:])
 
-    told = ""
-    for part in pattern.removeprefix(base(pattern)).split("/")[1:]:
-        if part == "**":
-            told += r"(?:/[^/]+)*"
-        else:
-            words = {"*": "[^/]*", "?": "[^/]"}
-            told += "/" + "".join(
-                words.get(piece) or (piece if piece.startswith("[") else re.escape(piece))
-                for piece in re.findall(r"\[[^\]]+\]|.", part)
-            )
-    return re.fullmatch(told + "(?:/.*)?", file.removeprefix(base(pattern))) is not None
+
+def alike(name: str, part: str) -> bool:
+    """Whether a part of a pattern names the file or folder."""
+    if not WILD & set(part):
+        return name == part
+    from fnmatch import fnmatchcase
+
+    return fnmatchcase(name, part)
 
 
 def matches(pattern: str) -> set[str]:
     """Files that an absolute pattern names."""
-    found = below(base(pattern))
-    return {file for file in found if base(pattern) == pattern or fits(file, pattern)}
+    start = base(pattern)
+    parts = pattern.removeprefix(start).split("/")[1:]
+    return {file for file in below(start) if fits(file.removeprefix(start).split("/")[1:], parts)}
 
 
 workspace = os.environ["GITHUB_WORKSPACE"]
