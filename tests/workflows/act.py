@@ -16,8 +16,8 @@ What is not:
   tests/workflows/stand_ins. Which commits they stand for is read from the workflow files.
 - In the copies the lines `queue: max`, `deployment: false` and `cache-mode: none` are left out, and
   `$/` before a local path is `./`: act's schema is older than these.
-- act knows neither `permissions` nor `concurrency` nor `timeout-minutes` of jobs; a token may do
-  all of what Origin and GitHubServer allow it.
+- act heeds neither `permissions` nor `concurrency` nor `environment` nor `timeout-minutes` of jobs:
+  the job's token may do whatever GitServer and GitHubServer let it.
 - A called workflow of which one job fails ends the whole run with act; on GitHub others go on.
 """
 
@@ -31,7 +31,6 @@ import subprocess
 import sys
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
@@ -40,6 +39,8 @@ import yaml
 from tests.github_server import GitHubServer
 from tests.origins import Origin, git
 from tests.workflows.git_server import GitServer
+from tests.workflows.outcome import Outcome as Outcome  # who imports World needs it, too
+from tests.workflows.outcome import read_log
 
 ROOT = Path(__file__).parent.parent.parent
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -50,73 +51,6 @@ _OWN = re.compile(rb"(uses: )\$/")
 _PINNED = re.compile(r"uses: (actions/([a-z-]+)@[0-9a-f]{40})\b")
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
-
-
-@dataclass(frozen=True)
-class Annotation:
-    """A message that GitHub shows on the run's page and beside a line of the diff."""
-
-    level: str
-    message: str
-    title: str = ""
-    file: str = ""
-    line: int | None = None
-
-
-@dataclass(frozen=True)
-class JobRun:
-    """A job as it ran. name: as the page shows it, "caller/called" in a called workflow.
-
-    result: "success" or "failure". text: what its steps printed. summary: its part of the run's
-    page, Markdown. outputs: step id -> name -> value. steps: name -> result, of those that ran.
-    """
-
-    name: str
-    result: str
-    text: str
-    summary: str
-    outputs: Mapping[str, Mapping[str, str]]
-    annotations: tuple[Annotation, ...]
-    steps: Mapping[str, str]
-
-
-@dataclass(frozen=True)
-class Outcome:
-    """A workflow run that ended. jobs: those that ran; what a condition skipped is not there."""
-
-    number: int
-    exit_code: int
-    jobs: tuple[JobRun, ...]
-    text: str
-    """Everything act said, for the message of a failed assertion."""
-
-    @property
-    def results(self) -> dict[str, str]:
-        """Name of each job that ran -> its result."""
-        return {job.name: job.result for job in self.jobs}
-
-    def job(self, name: str) -> JobRun:
-        """The job of that name."""
-        (found,) = [job for job in self.jobs if job.name == name]
-        return found
-
-    @property
-    def summary(self) -> str:
-        """The page of the run: the summaries of its jobs."""
-        return "\n".join(job.summary for job in self.jobs if job.summary)
-
-
-@dataclass
-class _Growing:
-    """A job while act's log is read."""
-
-    name: str
-    result: str = ""
-    text: list[str] = field(default_factory=list)
-    summary: list[str] = field(default_factory=list)
-    outputs: dict[str, dict[str, str]] = field(default_factory=dict)
-    annotations: list[Annotation] = field(default_factory=list)
-    steps: dict[str, str] = field(default_factory=dict)
 
 
 def workflow_files() -> dict[str, bytes]:
@@ -256,6 +190,13 @@ class World:
         """The folder with a folder for each artifact of the run."""
         return self.folder / "artifacts" / str(outcome.number)
 
+    def page(self, outcome: Outcome, *jobs: str) -> str:
+        """What these jobs show of the run, without what differs from run to run."""
+        text = "\n".join(outcome.job(name).summary for name in jobs)
+        text = text.replace(self.server.url, "https://github.com")
+        text = re.sub(r"\b[0-9a-f]{40}\b", "0" * 40, text)
+        return re.sub(r"\[[0-9a-f]{7}\]", "[0000000]", text)
+
     def made(self) -> list[str]:
         """The arguments of each call of `make`, which is a stub."""
         path = self.folder / "made"
@@ -295,7 +236,11 @@ class World:
             **(payload or {}),
         }
         if inputs is not None:
-            told["inputs"] = dict(inputs)
+            # GitHub's payload holds text, whatever the input's type.
+            told["inputs"] = {
+                name: str(value).lower() if isinstance(value, bool) else value
+                for name, value in inputs.items()
+            }
         event_path.write_text(json.dumps(told))
         command: list[str | Path] = [
             _ACT,
@@ -322,7 +267,7 @@ class World:
         for name, value in self._told(clone, ref, environment or {}).items():
             command += ["--env", f"{name}={value}"]
         done = self._execute(command, clone, environment or {}, timeout)
-        return _outcome(self.runs, *done)
+        return read_log(self.runs, *done)
 
     def _clone(self, ref: str) -> Path:
         """A clone at the commit: act takes commit, branch and repository from git."""
@@ -429,75 +374,3 @@ PYTHONPATH="$PACKAGE" exec "$STAND_IN_PYTHON" -P -m pipeline.cli "$@"
 _MAKE = """#!/bin/sh
 echo "$@" >> "$MADE"
 """
-
-
-def _outcome(number: int, code: int, out: str, err: str) -> Outcome:
-    jobs: dict[str, _Growing] = {}
-    said = [err]
-    for line in out.splitlines():
-        try:
-            entry = json.loads(line)
-        except ValueError:
-            said.append(line)
-            continue
-        said.append(f"[{entry.get('job', '').strip()}] {entry['msg'].rstrip()}")
-        if "job" in entry:
-            # "workflow/job", filled with spaces.
-            name = entry["job"].partition("/")[2].strip()
-            _read(entry, jobs.setdefault(name, _Growing(_shown(name, entry))))
-    return Outcome(
-        number,
-        code,
-        tuple(
-            JobRun(
-                job.name,
-                job.result,
-                "".join(job.text),
-                "".join(job.summary),
-                job.outputs,
-                tuple(job.annotations),
-                job.steps,
-            )
-            for job in jobs.values()
-            if job.result
-        ),
-        "\n".join(said),
-    )
-
-
-def _shown(name: str, entry: Mapping[str, Any]) -> str:
-    """The job's name without the number that act adds to each leg of a matrix, where it has an
-    id in it already."""
-    leg = (entry.get("matrix") or {}).get("id")
-    return re.sub(rf"({re.escape(str(leg))})-\d+$", r"\1", name) if leg else name
-
-
-def _read(entry: Mapping[str, Any], job: _Growing) -> None:
-    """One line of act's log."""
-    if entry.get("raw_output"):
-        job.text.append(entry["msg"])
-    if "stepResult" in entry and entry.get("stage") == "Main" and len(entry["stepID"]) == 1:
-        job.steps[entry["step"]] = entry["stepResult"]
-    if "jobResult" in entry:
-        # One leg's failure is every later leg's result for act: of a leg, its steps tell.
-        steps = set(job.steps.values())
-        told = entry["jobResult"]
-        leg_is_good = entry.get("matrix") and steps and "failure" not in steps
-        job.result = "success" if leg_is_good else told
-    match entry.get("command"):
-        case "summary":
-            job.summary.append(entry["content"])
-        case "set-output":
-            step = entry["stepID"][0]
-            job.outputs.setdefault(step, {})[entry["name"]] = entry["arg"]
-        case "error" | "warning" | "notice" as level:
-            place = entry.get("kvPairs") or {}
-            job.annotations.append(
-                Annotation(
-                    level,
-                    entry["arg"],
-                    title=place.get("title", ""),
-                    file=place.get("file", ""),
-                    line=int(place["line"]) if "line" in place else None,
-                )
-            )

@@ -63,10 +63,8 @@ def matches(pattern: str) -> set[str]:
 
 workspace = os.environ["GITHUB_WORKSPACE"]
 lines = [line.strip() for line in os.environ["PATHS"].splitlines() if line.strip()]
-wanted, unwanted = (
-    [os.path.normpath(os.path.join(workspace, line.lstrip("!"))) for line in lines if test(line)]
-    for test in (lambda line: line[0] != "!", lambda line: line[0] == "!")
-)
+wanted = [os.path.normpath(os.path.join(workspace, line)) for line in lines if line[0] != "!"]
+unwanted = [os.path.normpath(os.path.join(workspace, line[1:])) for line in lines if line[0] == "!"]
 files = set().union(*map(matches, wanted)) - set().union(*map(matches, unwanted))
 root = os.path.commonpath([base(pattern) for pattern in wanted])
 if root in files:
