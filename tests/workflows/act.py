@@ -86,11 +86,31 @@ def pinned_actions(files: Iterable[bytes]) -> dict[str, str]:
     return {found[1]: found[2] for content in files for found in _PINNED.finditer(content.decode())}
 
 
+def _beside(files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """The files with the stand-ins of both artifact actions as actions of the repository."""
+    names = ("upload-artifact", "download-artifact")
+    changed = dict(files)
+    for name in names:
+        local = f".github/stand-ins/{name}"
+        for path, content in changed.items():
+            used = re.sub(rf"uses: actions/{name}@.*", f"uses: ./{local}", content.decode())
+            changed[path] = used.encode()
+    for name in names:
+        stand_in = STAND_INS / name.replace("-", "_") / "action.yml"
+        changed[f".github/stand-ins/{name}/action.yml"] = stand_in.read_bytes()
+    return changed
+
+
 class World:
     """The repository on its server and all that its workflows meet, below one directory.
 
     models: text of models.yaml. files: others of the first commit, by path. hub_url: of a server in
     the Hub's place; without it no Hub answers. github: in the place of api.github.com.
+
+    many: for hundreds of jobs, under which act breaks down: it writes a map of the actions that
+    stand-ins replace from all jobs at once, without a lock, and Go ends a program that does. Then
+    act itself puts the commit into each job's workspace, as a copy, and the other stand-ins are
+    local actions of it.
     """
 
     def __init__(
@@ -101,13 +121,17 @@ class World:
         files: Mapping[str, str] | None = None,
         workflows: Mapping[str, bytes] | None = None,
         hub_url: str = _NOBODY,
+        many: bool = False,
     ) -> None:
         self.folder = folder
+        self.many = many
         self.github = GitHubServer(REPOSITORY)
         self.hub_url = hub_url
         self.hooks = folder / "hooks"
         self.runs = 0
         self._workflows = copied_files() if workflows is None else dict(workflows)
+        if many:
+            self._workflows = _beside(self._workflows)
         for made in (self.hooks, folder / "home", folder / "tools", folder / "bin"):
             made.mkdir(parents=True)
         written = {path: content.decode() for path, content in self._workflows.items()}
@@ -250,9 +274,8 @@ class World:
             *("--actor", actor),
             *(("--job", job) if job else ()),
             *self._platforms(),
-            *self._stand_ins(),
+            *([] if self.many else [*self._stand_ins(), "--no-skip-checkout"]),
             "--json",
-            "--no-skip-checkout",
             "--action-offline-mode",
             "--no-cache-server",
             *("--container-daemon-socket", "-"),
@@ -279,6 +302,9 @@ class World:
         on_branch = branch != ref
         git(clone, "checkout", "--quiet", *(["-B", branch] if on_branch else []), "FETCH_HEAD")
         git(clone, "remote", "add", "origin", f"https://github.com/{REPOSITORY}.git")
+        # Where act copies this clone into a job, that is its origin.
+        settings = f'[url "{self.server.url}/"]\n\tinsteadOf = https://github.com/\n'
+        (self.folder / "home" / ".gitconfig").write_text(settings)
         return clone
 
     def _platforms(self) -> list[str]:
@@ -333,8 +359,7 @@ class World:
             "HOOKS": str(self.hooks),
             "MADE": str(self.folder / "made"),
             "PACKAGE": str(ROOT),
-            # act writes a map of its stand-ins from every job at once, without a lock, and Go ends
-            # a program that it sees do so: one processor, one writer.
+            # Few jobs at once meet in that map too (World, `many`): on one processor, hardly ever.
             "GOMAXPROCS": "1",
             "HF_ENDPOINT": self.hub_url,
             "HF_HUB_DISABLE_TELEMETRY": "1",

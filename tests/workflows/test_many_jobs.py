@@ -52,7 +52,7 @@ def test_600_jobs_run_once_each_and_end_in_rows(
 ) -> None:
     """A plan of 600 jobs goes through the nested matrix in slices of 256 at most; every job runs
     once, publish sees an artifact of each, and every planned run has its row."""
-    with World(tmp_path, models=_list(models("tiny-gpt2"))) as world:
+    with World(tmp_path, models=_list(models("tiny-gpt2")), many=True) as world:
         world.hook("actions-plan", PLAN)
         world.hook("run", RUN)
         ran = tmp_path / "ran"
