@@ -56,7 +56,14 @@ More of them are better merged, planned by age and held to a budget."""
 
 Planner = Callable[[Catalog, Sequence[str]], Plan]
 
-NO_RUNS = {"jobs": "[]", "slices": "[]", "runs": "0", "number": "", "sha": ""}
+NO_RUNS = {
+    "jobs": "[]",
+    "slices": "[]",
+    "runs": "0",
+    "digest": "",
+    "number": "",
+    "sha": "",
+}
 """Outputs of the step when nothing is to be run."""
 
 _MAX_PROBLEMS = 5

@@ -104,7 +104,7 @@ def _headline(publication: Publication) -> str:
         return _count(published, "Published")
     if publication.pushed.commit:
         return "No new result; the page was derived anew"
-    return "Nothing new: all of this was published before"
+    return "Nothing new: all of this was published before" if any(plan.runs) else "Nothing was due"
 
 
 def _sentences(publication: Publication) -> Iterable[str]:
