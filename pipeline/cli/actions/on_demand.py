@@ -41,9 +41,9 @@ def ask(list_path: Path, results: Path, facts_cache: Path, plan_path: Path, requ
     The person comments `/qualify COMMIT` on it, or dispatches the workflow with the inputs number
     and commit; COMMIT is the full head commit as reviewed. Nothing of the pull request is checked
     out: model entries of that commit's list are taken as data. Gives the outputs jobs, slices,
-    runs, digest, number and sha; runs is 0 when there is nothing to run, and who has write access finds
-    the reason on the pull request. It ends with 0 then: that is an answer, and strangers' comments
-    must not make a workflow fail.
+    runs, digest, number and sha; runs is 0 when there is nothing to run, and who has write access
+    finds the reason on the pull request. It ends with 0 then: that is an answer, and strangers'
+    comments must not make a workflow fail.
     """
     from pipeline.actions import on_demand
     from pipeline.actions.github import GitHub
