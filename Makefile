@@ -18,7 +18,7 @@ MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test test-fast build-models build-simulator lint wheel docs clean
+.PHONY: demo test test-fast test-long build-models build-simulator lint wheel docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -40,7 +40,12 @@ demo: $(INSTALLED)
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint build-models build-simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
-		$(BIN)/python -m pytest -n 2 --dist loadfile --durations 10
+		$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long' --durations 10
+
+# The whole campaign through the workflows, cold and with faults, and 600 jobs: ten minutes more.
+test-long: $(INSTALLED) build-models
+	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models \
+		$(BIN)/python -m pytest -m long --durations 10
 
 build-models: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m demo.build_models build/models

@@ -87,7 +87,8 @@ def pinned_actions(files: Iterable[bytes]) -> dict[str, str]:
 
 
 def _beside(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files with the stand-ins of both artifact actions as actions of the repository."""
+    """The files with the stand-ins of both artifact actions as actions of the repository, and one
+    for the action that runs a job, which otherwise takes most of the time."""
     names = ("upload-artifact", "download-artifact")
     changed = dict(files)
     for name in names:
@@ -98,7 +99,8 @@ def _beside(files: Mapping[str, bytes]) -> dict[str, bytes]:
     for name in names:
         stand_in = STAND_INS / name.replace("-", "_") / "action.yml"
         changed[f".github/stand-ins/{name}/action.yml"] = stand_in.read_bytes()
-    return changed
+    run_job = STAND_INS / "run_job" / "action.yml"
+    return changed | {".github/actions/run-job/action.yml": run_job.read_bytes()}
 
 
 class World:
@@ -110,7 +112,8 @@ class World:
     many: for hundreds of jobs, under which act breaks down: it writes a map of the actions that
     stand-ins replace from all jobs at once, without a lock, and Go ends a program that does. Then
     act itself puts the commit into each job's workspace, as a copy, and the other stand-ins are
-    local actions of it.
+    local actions of it. What a job does is a program of the test's, `$RUN_JOB ID ARTIFACT`: the
+    action that runs a job is executed by the other scenarios.
     """
 
     def __init__(

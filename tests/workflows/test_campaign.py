@@ -18,6 +18,8 @@ from tests import golden_files
 from tests.workflows.act import Outcome, World
 from tests.workflows.lists import entry, listed
 
+pytestmark = pytest.mark.long
+
 TEXT = ("tiny-qwen3", "tiny-gpt-oss", "tiny-gemma3", "tiny-gpt2")
 PICTURE = "tiny-qwen2-5-vl"
 ON_TWO_CORES = "tiny-qwen3"
