@@ -26,6 +26,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -49,6 +50,9 @@ _ACT = Path(sys.executable).with_name("act")
 _UNKNOWN = re.compile(rb"^( +queue: max| +deployment: false|cache-mode: none)\n", re.MULTILINE)
 _OWN = re.compile(rb"(uses: )\$/")
 _PINNED = re.compile(r"uses: (actions/([a-z-]+)@[0-9a-f]{40})\b")
+_STARTS = 4
+"""How often act is started when Go ends it for its own race (World, `many`): that is at the start
+of jobs, before anything has come of them."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
 
@@ -292,7 +296,11 @@ class World:
             command += ["--var", f"{name}={value}"]
         for name, value in self._told(clone, ref, environment or {}).items():
             command += ["--env", f"{name}={value}"]
-        done = self._execute(command, clone, environment or {}, timeout)
+        for _ in range(_STARTS):
+            done = self._execute(command, clone, environment or {}, timeout)
+            if "fatal error: concurrent map" not in done[2]:
+                break
+            shutil.rmtree(self.folder / "artifacts" / str(self.runs), ignore_errors=True)
         return read_log(self.runs, *done)
 
     def _clone(self, ref: str) -> Path:
@@ -362,7 +370,7 @@ class World:
             "HOOKS": str(self.hooks),
             "MADE": str(self.folder / "made"),
             "PACKAGE": str(ROOT),
-            # Few jobs at once meet in that map too (World, `many`): on one processor, hardly ever.
+            # Few jobs at once meet in that map too (World, `many`): on one processor, rarely.
             "GOMAXPROCS": "1",
             "HF_ENDPOINT": self.hub_url,
             "HF_HUB_DISABLE_TELEMETRY": "1",
