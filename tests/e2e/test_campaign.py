@@ -210,7 +210,7 @@ def test_a_killed_harness_makes_its_run_due(campaign: Campaign, rows: dict[str, 
     # Published, the lost run is an ERROR attempt that never replaces the PASS.
     campaign.qualify("publish", "lost")
     assert campaign.rows()[SLIDING]["result"] == "PASS"
-    assert "ERROR (lost_runner)" in campaign.qualify("plan", "--records", "nothing")
+    assert "ERROR: lost_runner" in campaign.qualify("plan", "--records", "nothing")
 
 
 def _latest(records: Path) -> Record | None:
