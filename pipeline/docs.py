@@ -21,7 +21,7 @@ import click
 import pyarrow as pa
 from pydantic import TypeAdapter
 
-from pipeline import catalog, diagnosis
+from pipeline import catalog, diagnosis, markdown
 from pipeline.cli import main as qualify
 from pipeline.errors import QualifyError, exit_codes
 from pipeline.first_run import checks
@@ -92,8 +92,7 @@ def renew(text: str, where: str) -> str:
 
 def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A Markdown table; a bar inside a cell is escaped, as it must be even inside code."""
-    lines = [head, ["---"] * len(head), *([cell.replace("|", r"\|") for cell in r] for r in rows)]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+    return markdown.table(head, ([cell.replace("|", r"\|") for cell in row] for row in rows))
 
 
 def _code(values: Iterable[object]) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from pipeline import cache
@@ -20,6 +21,42 @@ def stack(run_id: str) -> list[str]:
     # Inductor is a part of torch and has no version of its own.
     compiler = [] if run.compiler == "inductor" else [f"neuronx-cc {run.compiler_version}"]
     return [*compiler, f"{run.library} {run.library_version}", f"torch {run.torch}"]
+
+
+def counted(number: int, noun: str, plural: str = "") -> str:
+    """ "1 run", "1,200 runs"."""
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"
+
+
+def moment(at: datetime) -> str:
+    """ "2026-11-30 08:00 UTC"."""
+    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def duration(seconds: int | None) -> str:
+    """ "45 s", "6 min", "1 h 05 min"; "-" where it is not known."""
+    if seconds is None:
+        return "-"
+    if seconds < 60:
+        return f"{seconds} s"
+    minutes = round(seconds / 60)
+    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
+
+
+def check(row: Row) -> str:
+    """What the output check found: "tokens near_tie (0.12 nats), text fluent"; "" = nothing."""
+    tokens, english = row["cpu_match"], row["english"]
+    told = []
+    if tokens not in (None, "not_run"):
+        gap = row["max_gap"]
+        exact = tokens == "exact" or gap is None
+        told.append(f"tokens {tokens}" + ("" if exact else f" ({gap:.2g} nats)"))
+    if english not in (None, "not_run"):
+        told.append(f"text {english}")
+    on_host = host_operators(row)
+    if on_host not in ("-", "none"):
+        told.append(f"operators on the host: {on_host}")
+    return ", ".join(told)
 
 
 def memory(row: Row) -> str:

@@ -6,7 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
-_GIT_PLACES = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE")
+from pipeline import git
 
 
 def provenance() -> dict[str, str | None]:
@@ -47,16 +47,4 @@ def _commit(folder: Path) -> str | None:
 
 
 def _git(folder: Path, *arguments: str) -> str:
-    # Inside a git hook these name the hook's repository.
-    environment = {name: os.environ[name] for name in os.environ if name not in _GIT_PLACES}
-    done = subprocess.run(
-        # A container's user often does not own the checkout, which git refuses for fear of what the
-        # repository's configuration starts; code from there is running already.
-        ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments],
-        capture_output=True,
-        check=True,
-        text=True,
-        env=environment,
-        timeout=30,
-    )
-    return done.stdout.strip()
+    return git.ask(folder, *arguments).decode().strip()

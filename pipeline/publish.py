@@ -17,6 +17,7 @@ from pathlib import Path
 from pipeline import evidence, tables
 from pipeline import results as store
 from pipeline.errors import QualifyError, ResultsError
+from pipeline.markdown import url
 from pipeline.record import MAX_PAPER_BYTES, Plan, Record, Run, find_records, read
 from pipeline.rows import Row, newness
 from pipeline.words import Failure, Result, Stage
@@ -205,7 +206,7 @@ def derive(
         update.after,
         catalog_view,
         max_age_days=max_age_days,
-        script_link=lambda run: tables.url(f"{base}/{run}.py") if run in scripts else None,
+        script_link=lambda run: url(f"{base}/{run}.py") if run in scripts else None,
     ).encode()
     files = dict(update.files)
     if not table.is_file() or table.read_bytes() != page:

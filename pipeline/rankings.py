@@ -21,6 +21,7 @@ from pydantic import AwareDatetime, Field, ValidationError
 from pipeline.checkpoint_files import Refused
 from pipeline.errors import HubError, RecordError
 from pipeline.hub_client import Hub
+from pipeline.markdown import code, table
 from pipeline.record import parse, write_atomically
 from pipeline.record.base import Paper
 from pipeline.words import Task, is_model_id
@@ -258,6 +259,10 @@ def read(results: Path) -> Rankings:
     return Rankings(found)
 
 
+def _first(one: Snapshot) -> str:
+    return ", ".join(code(row.id) for row in one.rows[:3])
+
+
 def summary(taken: list[Snapshot], faults: list[str], commit: str | None) -> str:
     """What taking them came to, for a job's page. commit: the one they went into, None = none."""
     if not taken:
@@ -268,11 +273,8 @@ def summary(taken: list[Snapshot], faults: list[str], commit: str | None) -> str
         title = f"{len(taken)} rankings of the Hub, in commit {commit[:12]}"
     parts = [f"## {title}"]
     if taken:
-        lines = ["| Task | Ranking | Models | The first three |", "| --- | --- | --- | --- |"]
-        for one in taken:
-            first = ", ".join(f"`{row.id}`" for row in one.rows[:3])
-            lines.append(f"| {one.task} | {one.ranking} | {len(one.rows)} | {first} |")
-        parts.append("\n".join(lines))
+        rows = [(one.task, one.ranking, str(len(one.rows)), _first(one)) for one in taken]
+        parts.append(table(("Task", "Ranking", "Models", "The first three"), rows))
     if faults:
         parts.append("Not taken:")
         parts.append("\n".join(f"- {fault}" for fault in faults))

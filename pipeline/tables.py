@@ -17,9 +17,10 @@ from urllib.parse import quote
 
 from pipeline import phrases
 from pipeline.errors import ResultsError
-from pipeline.rows import clean, newness
+from pipeline.markdown import code, text
+from pipeline.rows import newness
 from pipeline.script import environment
-from pipeline.words import Failure, Result, Target, Task, is_model_id
+from pipeline.words import Failure, Result, Target, Task
 
 COLUMNS = (
     "model_id",
@@ -154,11 +155,6 @@ def compatibility(
     return page
 
 
-def url(path: str) -> str:
-    """A relative path as a link's target: "+", "@" and all else but "/" and [\\w.~-] escaped."""
-    return quote(path, safe="/")
-
-
 def _sections(
     rows: Sequence[Mapping[str, Any]],
     wishes: Wishes,
@@ -253,9 +249,9 @@ def _cells(
         code(row["model_id"]),
         text(row["result"]),
         cores,
-        _duration(row["wall_s"]),
+        phrases.duration(row["wall_s"]),
         phrases.memory(row),
-        _check(row),
+        text(phrases.check(row), 300) or "not run",
         tested,
         _stack(row),
         f"[run.py]({script})" if script else "-",
@@ -324,57 +320,7 @@ def _stack(row: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> s
     return ", ".join(text(part) for part in phrases.stack(row["run_id"]) if part not in other)
 
 
-def _duration(seconds: int | None) -> str:
-    if seconds is None:
-        return "-"
-    if seconds < 60:
-        return f"{seconds} s"
-    minutes = round(seconds / 60)
-    return f"{minutes} min" if minutes < 60 else f"{minutes // 60} h {minutes % 60:02} min"
-
-
-def _check(row: Mapping[str, Any]) -> str:
-    tokens, english = row["cpu_match"], row["english"]
-    told = []
-    if tokens not in (None, "not_run"):
-        gap = row["max_gap"]
-        exact = tokens == "exact" or gap is None
-        told.append(f"tokens {text(tokens)}" + ("" if exact else f" ({gap:.2g} nats)"))
-    if english not in (None, "not_run"):
-        told.append(f"text {text(english)}")
-    on_host = phrases.host_operators(row)
-    if on_host not in ("-", "none"):
-        told.append(f"operators on the host: {text(on_host)}")
-    return ", ".join(told) or "not run"
-
-
 _URL_SAFE = "/:?#=&%+,;@~-._"
-_SPECIAL = re.compile(
-    r"""[\\`*{}\[\]<>&|~$#@]
-    | (?<![A-Za-z0-9])_ | _(?![A-Za-z0-9])  # inside a word it is no markup
-    | :(?=\S)  # before a space it is no link and no short code
-    | (?<=www)\.""",
-    re.VERBOSE | re.IGNORECASE,
-)
-
-
-def text(value: str, length: int = 200) -> str:
-    """`value` as one line of plain text in a Markdown table, cut to `length` characters.
-
-    Every character that Markdown, HTML or GitHub's additions (bare links, maths, short codes)
-    could take for markup becomes a character reference, which is never markup:
-    https://spec.commonmark.org/0.31.2/#entity-and-numeric-character-references
-    (An e-mail address still becomes a link: GitHub looks for those after decoding.)
-    """
-    line = " ".join(clean(value).split())
-    if len(line) > length:
-        line = line[: max(length - 3, 0)].rstrip() + "..."
-    return _SPECIAL.sub(lambda match: f"&#{ord(match[0])};", line)
-
-
-def code(model_id: str) -> str:
-    """A model id in code type; anything else as plain text."""
-    return f"`{model_id}`" if is_model_id(model_id) else text(model_id)
 
 
 def _stays_in_its_block(command: str) -> bool:

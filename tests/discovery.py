@@ -17,6 +17,7 @@ from pipeline.actions.workflow import Workflow
 from pipeline.catalog import parse
 from pipeline.rankings import Ranked, Ranking, Snapshot
 from pipeline.words import Task
+from tests import jobs
 from tests.github_server import GitHubServer, Pull
 from tests.hub_server import HubServer
 from tests.origins import Origin, git
@@ -130,20 +131,12 @@ class World:
     @property
     def environment(self) -> Mapping[str, str]:
         """Of a job in which a command runs."""
-        event = self.folder / "event.json"
-        if not event.exists():
-            event.write_text("{}")
-        return {
-            "GITHUB_REPOSITORY": self.github.repository,
-            "GITHUB_RUN_ID": "1",
-            "GITHUB_EVENT_NAME": "schedule",
-            "GITHUB_EVENT_PATH": str(event),
-            "GITHUB_API_URL": self.github.url,
-            "GITHUB_TOKEN": self.github.token,
-            "GITHUB_STEP_SUMMARY": str(self.folder / "summary.md"),
-            "HF_ENDPOINT": self.hub.url,
-            "HF_HUB_DISABLE_TELEMETRY": "1",
-        }
+        return jobs.variables(
+            self.folder,
+            github=self.github,
+            HF_ENDPOINT=self.hub.url,
+            HF_HUB_DISABLE_TELEMETRY="1",
+        )
 
     def desk(self) -> Desk:
         """The desk of one job: main checked out anew, its rankings read."""

@@ -24,7 +24,7 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import urlencode
 
 from tests.local_server import Handler, LocalServer
 
@@ -519,16 +519,9 @@ class _Handler(Handler):
         self._serve()
 
     def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        headers = {name.lower(): value for name, value in self.headers.items()}
+        path, query, headers = self.asked()
         sent = self.rfile.read(int(headers.get("content-length", "0")))
-        request = Request(
-            self.command,
-            unquote(parts.path),
-            parse_qs(parts.query),
-            headers,
-            json.loads(sent) if sent else None,
-        )
+        request = Request(self.command, path, query, headers, json.loads(sent) if sent else None)
         github = self.github
         with github.lock:
             fault = github.begin(request)

@@ -22,7 +22,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import parse_qs, unquote, urlencode, urlsplit
+from urllib.parse import unquote, urlencode, urlsplit
 
 from tests.local_server import Handler, LocalServer
 
@@ -252,17 +252,13 @@ class _Handler(Handler):
         self._serve()
 
     def _serve(self) -> None:
-        parts = urlsplit(self.path)
-        headers = {name.lower(): value for name, value in self.headers.items()}
-        self.request_log = Request(
-            self.command, unquote(parts.path), parse_qs(parts.query), headers
-        )
+        self.request_log = Request(self.command, *self.asked())
         self.fault = self.hub.begin(self.request_log)
         try:
             if self.fault is not None and self.fault.status is not None:
                 self._send(self.fault.status, self.fault.headers, self.fault.body)
             else:
-                self._route(parts.path)
+                self._route(urlsplit(self.path).path)
         except _Answer as answer:
             body = json.dumps({"error": str(answer)}).encode()
             self._send(answer.status, answer.headers, body)

@@ -41,11 +41,15 @@ def variables(
 def qualify(
     root: Path, *arguments: str, variables: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """`qualify actions ...` in the checkout `root`, as a process of its own."""
+    """`qualify actions ...` in the checkout `root`, as a process of its own.
+
+    Of the job that the tests themselves may run in, it sees nothing.
+    """
+    around = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
     return subprocess.run(
         [sys.executable, "-m", "pipeline.cli", "actions", *arguments],
         cwd=root,
-        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
+        env={**around, "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
         check=False,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
+from urllib.parse import parse_qs, unquote, urlsplit
 
 
 class _Server(ThreadingHTTPServer):
@@ -44,6 +45,12 @@ class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
     disable_nagle_algorithm = True
     server: _Server
+
+    def asked(self) -> tuple[str, dict[str, list[str]], dict[str, str]]:
+        """Path, query, and headers by lower-case name, of the request that is served."""
+        parts = urlsplit(self.path)
+        headers = {name.lower(): value for name, value in self.headers.items()}
+        return unquote(parts.path), parse_qs(parts.query), headers
 
     def log_message(self, format: str, *args: object) -> None:
         """Silence: the servers keep logs of their own."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +20,7 @@ from pipeline.catalog import Model
 from pipeline.errors import UsageError
 from pipeline.record import Refusal
 from pipeline.words import Failure, Task
-from tests import golden_files, papers
+from tests import golden_files, jobs, papers
 from tests.discovery import World, ranked, swollen
 from tests.github_server import GitHubServer, Issue
 from tests.hub_server import HubServer
@@ -299,19 +298,9 @@ def test_hub_away(world: World) -> None:
 
 def qualify(world: World, event: object) -> subprocess.CompletedProcess[str]:
     """`qualify actions request` in the checkout, for that event."""
-    environment = {
-        name: text for name, text in os.environ.items() if not name.startswith("GITHUB_")
-    }
-    environment |= world.environment
-    Path(environment["GITHUB_EVENT_PATH"]).write_text(json.dumps(event))
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "actions", "request"],
-        cwd=world.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    told = world.environment
+    Path(told["GITHUB_EVENT_PATH"]).write_text(json.dumps(event))
+    return jobs.qualify(world.root, "request", variables=told)
 
 
 def test_command(world: World) -> None:

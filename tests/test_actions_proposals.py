@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
@@ -19,7 +17,7 @@ from pipeline.catalog import Model, parse
 from pipeline.errors import HubError
 from pipeline.rankings import Ranking, Rankings
 from pipeline.words import Parallelism, Task
-from tests import golden_files, papers
+from tests import golden_files, jobs, papers
 from tests.discovery import BRANCH, LIST, World, ranked, swollen
 from tests.github_server import GitHubServer
 from tests.hub_server import HubServer
@@ -435,16 +433,7 @@ def qualify(
     world: World, *words: str, more: Mapping[str, str] | None = None
 ) -> subprocess.CompletedProcess[str]:
     """`qualify actions WORDS` in the checkout, as a job runs it."""
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GITHUB_")}
-    environment = kept | dict(world.environment) | dict(more or {})
-    environment["PYTHONPATH"] = str(Path(__file__).parent.parent)
-    return subprocess.run(
-        [sys.executable, "-m", "pipeline.cli", "actions", *words],
-        cwd=world.root,
-        env=environment,
-        capture_output=True,
-        text=True,
-    )
+    return jobs.qualify(world.root, *words, variables={**world.environment, **(more or {})})
 
 
 def test_command_propose(world: World) -> None:

@@ -23,7 +23,7 @@ from pipeline.errors import CatalogError, RecordError, ResultsError
 from pipeline.record import Plan, Record, dump, write
 from pipeline.results import merge, read_current, read_history
 from pipeline.words import Failure, Stage, Target
-from tests import golden_files, papers
+from tests import golden_files, jobs, papers
 from tests.origins import Origin, git
 from tests.papers import day
 
@@ -451,19 +451,15 @@ def test_plan_of_another_version_is_refused(tmp_path: Path) -> None:
 @pytest.fixture
 def job(campaign: Campaign, monkeypatch: pytest.MonkeyPatch) -> Campaign:
     """A process that is a job of GitHub Actions, in the checkout."""
-    event = campaign.folder / "event.json"
-    event.write_text("{}")
-    for name, value in {
-        "GITHUB_REPOSITORY": "example/campaign",
-        "GITHUB_RUN_ID": "1",
-        "GITHUB_RUN_ATTEMPT": "1",
-        "GITHUB_EVENT_NAME": "schedule",
-        "GITHUB_EVENT_PATH": str(event),
-        "GITHUB_SERVER_URL": "https://github.com",
-        "GITHUB_STEP_SUMMARY": str(campaign.folder / "summary.md"),
-        "GITHUB_OUTPUT": str(campaign.folder / "output"),
-        "GITHUB_REF_NAME": "main",
-    }.items():
+    told = jobs.variables(
+        campaign.folder,
+        GITHUB_REPOSITORY="example/campaign",
+        GITHUB_RUN_ID="1",
+        GITHUB_RUN_ATTEMPT="1",
+        GITHUB_SERVER_URL="https://github.com",
+        GITHUB_REF_NAME="main",
+    )
+    for name, value in told.items():
         monkeypatch.setenv(name, value)
     for name in ("GITHUB_TOKEN", "QUALIFY_BRANCH", "QUALIFY_PLAN_SHA256"):
         monkeypatch.delenv(name, raising=False)

@@ -44,11 +44,12 @@ def git(folder: Path, *arguments: str) -> str:
 
 @pytest.fixture
 def checkout(tmp_path: Path) -> Path:
-    """A repository that holds a copy of the module, committed."""
+    """A repository that holds a copy of the module and of what it imports, committed."""
     package = tmp_path / "checkout" / "pipeline"
     package.mkdir(parents=True)
     (package / "__init__.py").touch()
-    shutil.copy(module.__file__, package)
+    for name in ("provenance.py", "git.py"):
+        shutil.copy(Path(module.__file__).with_name(name), package)
     root = package.parent
     git(root, "init", "--quiet")
     git(root, "add", ".")

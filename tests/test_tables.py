@@ -10,9 +10,10 @@ import pytest
 
 from pipeline import cache, tables
 from pipeline.errors import ResultsError
+from pipeline.markdown import url
 from pipeline.record import Check, Finding, Try
 from pipeline.rows import Row, close, row_of, unrecorded
-from pipeline.tables import compatibility, text, url
+from pipeline.tables import compatibility
 from pipeline.words import (
     CpuMatch,
     English,
@@ -382,20 +383,6 @@ def test_hostile_text_breaks_nothing(hostile: str) -> None:
         assert made.count(mark) <= expected.count(mark), mark
     assert not re.search(r"(https?://|www\.)evil", made, re.IGNORECASE)
     assert made.isprintable() or all(c == "\n" or c.isprintable() for c in made)
-
-
-def test_text_keeps_what_people_can_read() -> None:
-    """Escaping touches only what is markup, and cutting shows that it cut."""
-    assert text("RuntimeError: NCC_EVRF004 (at 5 %), \"x\" 'y'; a-b+c=d/e.f?") == (
-        "RuntimeError: NCC_EVRF004 (at 5 %), \"x\" 'y'; a-b+c=d/e.f?"
-    )
-    assert text("0123456789", 8) == "01234..."
-    assert text("||||||||", 8) == "&#124;" * 8
-
-
-def test_links_escape_plus_and_at() -> None:
-    """A run id's "@" and a version's "+" would otherwise mean something else in an address."""
-    assert url("a/b@c-2.13.0+cpu.py") == "a/b%40c-2.13.0%2Bcpu.py"
 
 
 def test_row_without_script_has_no_link() -> None:

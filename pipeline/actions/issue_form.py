@@ -18,7 +18,7 @@ from pipeline.actions.proposal_page import MOST, link
 from pipeline.actions.proposals import Desk, History, Updated
 from pipeline.catalog import Excluded, Model
 from pipeline.errors import HubError, UsageError
-from pipeline.tables import text
+from pipeline.markdown import table, text
 from pipeline.words import Failure, Task, is_model_id
 
 LABEL = "qualify-model"
@@ -288,4 +288,4 @@ def _figures(prospect: Prospect) -> list[str]:
         for run in prospect.runs
         if run.checkpoint_bytes is not None
     ]
-    return [proposal_page.table(head, rows)] if rows else []
+    return [table(head, rows)] if rows else []

@@ -37,10 +37,10 @@ from pipeline.catalog import Catalog, InvalidCatalog, Model
 from pipeline.catalog_problems import Problem
 from pipeline.changes import compare
 from pipeline.errors import GitHubError, UsageError
+from pipeline.markdown import code, text
 from pipeline.plan import Request
 from pipeline.record import SCHEMA_VERSION, Plan
 from pipeline.record.base import Name, Paper, ShortText
-from pipeline.tables import code, text
 from pipeline.words import RunId
 
 COMMAND = "/qualify"
@@ -56,14 +56,7 @@ More of them are better merged, planned by age and held to a budget."""
 
 Planner = Callable[[Catalog, Sequence[str]], Plan]
 
-NO_RUNS = {
-    "jobs": "[]",
-    "slices": "[]",
-    "runs": "0",
-    "digest": "",
-    "number": "",
-    "sha": "",
-}
+NO_RUNS = {"jobs": "[]", "slices": "[]", "runs": "0", "digest": "", "number": "", "sha": ""}
 """Outputs of the step when nothing is to be run."""
 
 _MAX_PROBLEMS = 5

@@ -21,9 +21,9 @@ from pipeline.actions.on_demand import Ask, declined_lines, heard
 from pipeline.actions.on_demand_comment import Answer, Line, conversation, headline, post, report
 from pipeline.actions.workflow import Workflow
 from pipeline.errors import RecordError
+from pipeline.markdown import text
 from pipeline.publish import Taken
 from pipeline.record import Plan, Run, StackVersions
-from pipeline.tables import text
 from pipeline.words import Failure, Parallelism, Result, Stage
 
 CHECK = "Qualified on demand"
@@ -152,7 +152,7 @@ def _line(run: Run, row: Mapping[str, Any]) -> Line:
         cores=row["neuron_cores"],
         parallelism=Parallelism(row["parallelism"]) if row["parallelism"] else None,
         wall_s=row["wall_s"],
-        check=_check(row),
+        check=phrases.check(row),
         why=_line_of(phrases.cause(row) or (failure.meaning if failure else ""), _WHY),
         remedy=_line_of(_remedy(row, failure), _WHY),
         said=_line_of(said[0], _SAID),
@@ -165,21 +165,6 @@ def _remedy(row: Mapping[str, Any], failure: Failure | None) -> str:
     if failure is not None and failure.result is Result.ERROR:
         return "ask again once the machines are in order"
     return ""
-
-
-def _check(row: Mapping[str, Any]) -> str:
-    """What the output check found, in words."""
-    told = []
-    if row["cpu_match"] not in (None, "not_run"):
-        gap = row["max_gap"]
-        exact = gap is None or row["cpu_match"] == "exact"
-        told.append(f"tokens {row['cpu_match']}" + ("" if exact else f" ({gap:.2g} nats)"))
-    if row["english"] not in (None, "not_run"):
-        told.append(f"text {row['english']}")
-    on_host = phrases.host_operators(row)
-    if on_host not in ("-", "none"):
-        told.append(f"operators on the host: {on_host}")
-    return ", ".join(told)
 
 
 def _line_of(told: str, length: int) -> str:

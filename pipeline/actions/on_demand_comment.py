@@ -11,17 +11,16 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
 from typing import Annotated
 
 from pydantic import AwareDatetime, Field
 
 from pipeline.actions.github import MAX_TEXT, GitHub
 from pipeline.errors import RecordError
+from pipeline.markdown import code, fold, table, text
+from pipeline.phrases import duration, moment
 from pipeline.record import parse
 from pipeline.record.base import Name, Paper, ShortText
-from pipeline.tables import code, text
 from pipeline.words import Failure, Parallelism, Result, Stage, Target
 
 MAX_EARLIER = 10
@@ -190,13 +189,13 @@ def _body(conversation: Conversation) -> list[str]:
     lines = []
     if notice := conversation.notice:
         word = "Running" if notice.running else "Not run"
-        who = f"{text(notice.asked_by)}, {_time(notice.asked_at)}, [log]({notice.run_url})"
+        who = f"{text(notice.asked_by)}, {moment(notice.asked_at)}, [log]({notice.run_url})"
         lines += [f"> **{word}** ({who}): {text(notice.told, 1_000)}", ""]
     if conversation.answers:
         newest, *earlier = conversation.answers
         lines += [f"### {headline(newest)}", "", *report(newest)]
         if earlier:
-            lines += ["", *_folded(f"Earlier asks: {len(earlier)}", map(_briefly, earlier))]
+            lines += ["", fold(f"Earlier asks: {len(earlier)}", "\n".join(map(_briefly, earlier)))]
     return lines
 
 
@@ -219,8 +218,7 @@ def report(answer: Answer) -> list[str]:
     seen = {line.result for line in answer.lines}
     stack = ["stack"] if several else []
     columns = ["model", "revision", *stack, "result", "cores", "time", "check"]
-    lines = [f"| {' | '.join(columns)} |", f"|{' --- |' * len(columns)}"]
-    lines += [_row(line, several) for line in answer.lines]
+    lines = [table(columns, (_row(line, several) for line in answer.lines))]
     if seen != {Result.PASS}:
         lines.append("")
         for line in answer.lines:
@@ -228,7 +226,7 @@ def report(answer: Answer) -> list[str]:
     kept = f"[Log]({answer.run_url})."
     if seen != {None}:
         kept = f"The [run]({answer.run_url}) keeps records, logs and each `run.py` as artifacts."
-    who = f"asked for by {text(answer.asked_by)}, {_time(answer.asked_at)}"
+    who = f"asked for by {text(answer.asked_by)}, {moment(answer.asked_at)}"
     lines += ["", f"Commit {answer.sha}, {who}. {kept}", ""]
     lines += [
         f"{'- ' if several else ''}Stack {text(name)}: {text(versions, 500)}"
@@ -239,15 +237,14 @@ def report(answer: Answer) -> list[str]:
         lines += ["", " ".join([*meanings, _UNPUBLISHED])]
     if said := [line for line in answer.lines if line.said]:
         told = [f"- {code(line.model_id)}: {text(line.said)}" for line in said]
-        lines += ["", *_folded("How the answers to the first prompt begin", told)]
+        lines += ["", fold("How the answers to the first prompt begin", "\n".join(told))]
     return lines
 
 
-def _row(line: Line, several: bool) -> str:
+def _row(line: Line, several: bool) -> list[str]:
     cells = [code(line.model_id), text((line.revision or "-")[:12])]
     cells += [text(line.stack) or "-"] if several else []
-    cells += [line.word, _cores(line), _took(line.wall_s), text(line.check) or "-"]
-    return f"| {' | '.join(cells)} |"
+    return [*cells, line.word, _cores(line), duration(line.wall_s), text(line.check) or "-"]
 
 
 def _cause(line: Line, several: bool) -> list[str]:
@@ -267,29 +264,11 @@ def _briefly(answer: Answer) -> str:
         + (f" ({line.failure}{f' at {line.stage}' if line.stage else ''})" if line.failure else "")
         for line in answer.lines
     )
-    who = f"{text(answer.asked_by)}, {_time(answer.asked_at)}"
+    who = f"{text(answer.asked_by)}, {moment(answer.asked_at)}"
     return f"- {answer.sha} ({who}, [run]({answer.run_url})): {told}"
-
-
-def _folded(title: str, lines: Iterable[str]) -> Sequence[str]:
-    # GitHub reads Markdown inside of HTML only after an empty line.
-    return [f"<details><summary>{title}</summary>", "", *lines, "", "</details>"]
-
-
-def _time(at: datetime) -> str:
-    return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _cores(line: Line) -> str:
     if line.cores is None:
         return "-"
     return f"{line.cores}, {line.parallelism}" if line.cores > 1 else "1"
-
-
-def _took(seconds: int | None) -> str:
-    if seconds is None:
-        return "-"
-    minutes = round(seconds / 60)
-    if minutes < 60:
-        return f"{minutes} min" if minutes else f"{seconds} s"
-    return f"{minutes // 60} h {minutes % 60:02} min"

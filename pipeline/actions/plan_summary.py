@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from pipeline import phrases, schedule
 from pipeline.catalog import Catalog
+from pipeline.markdown import code, fold, table, text
+from pipeline.phrases import counted
 from pipeline.placement import GIB
 from pipeline.plan import OTHER_SCRIPT, Request, kind
 from pipeline.record import Job, Plan, Skipped
-from pipeline.tables import code, text
 from pipeline.words import Parallelism, Result, RunId, Target, cores
 
 FOLD_ABOVE = 20
@@ -122,7 +123,7 @@ def _headline(plan: Plan, catalog: Catalog) -> str:
     runs = [run for job in plan.jobs for run in job.runs]
     whole = sum(job.estimated_s for job in plan.jobs)
     return (
-        f"## {_count(len(runs), 'run')} in {_count(len(plan.jobs), 'job')}, about {_time(whole)} "
+        f"## {counted(len(runs), 'run')} in {counted(len(plan.jobs), 'job')}, about {_time(whole)} "
         f"of machine time, {_price(Cost.of(plan.jobs, catalog))}"
     )
 
@@ -147,11 +148,11 @@ def _details(plan: Plan, catalog: Catalog) -> str:
             told.append(f"`models.yaml` states no price (`usd_per_hour`) for {names}.")
     if plan.refused:
         told.append(
-            f"{_count(len(plan.refused), 'run is', 'runs are')} refused, which is a result, too."
+            f"{counted(len(plan.refused), 'run is', 'runs are')} refused, which is a result, too."
         )
     if waiting := [skip for skip in plan.skipped if _is_waiting(skip)]:
         told.append(
-            f"**{_count(len(waiting), 'run that is', 'runs that are')} due must wait for another "
+            f"**{counted(len(waiting), 'run that is', 'runs that are')} due must wait for another "
             "time:** what is not planned says why."
         )
     return " ".join(told)
@@ -258,9 +259,9 @@ def _refused(plan: Plan, names: _Names) -> list[str]:
         rows.append(names.row(run.run_id, failure, reason, text(run.reason, 300)))
     if not rows:
         return []
-    table = _foldable("refused runs", names.head("Class", "Why refused", "Why due"), rows)
+    shown = _foldable("refused runs", names.head("Class", "Why refused", "Why due"), rows)
     told = "Each becomes a row of stage `plan`, without a machine; an ERROR is due again next time."
-    return ["### Refused", told, table]
+    return ["### Refused", told, shown]
 
 
 def _skipped(skipped: Sequence[Skipped], names: _Names, new_tokens: int) -> list[str]:
@@ -286,7 +287,7 @@ def _skipped(skipped: Sequence[Skipped], names: _Names, new_tokens: int) -> list
             f"\n\nA PASS says that the model generated {new_tokens} tokens a prompt that held "
             "their check; nothing of speed, long texts or the quality of answers."
         )
-    return [_fold(f"Not planned: {told}", content)]
+    return [fold(f"Not planned: {told}", content)]
 
 
 def _is_waiting(skip: Skipped) -> bool:
@@ -294,18 +295,12 @@ def _is_waiting(skip: Skipped) -> bool:
 
 
 def _foldable(what: str, head: Row, rows: Sequence[Row]) -> str:
-    table = _table(head, rows)
-    return _fold(f"All {len(rows)} {what}", table) if len(rows) > FOLD_ABOVE else table
-
-
-def _fold(title: str, content: str) -> str:
-    # The blank lines make GitHub read Markdown inside HTML.
-    return f"<details><summary>{title}</summary>\n\n{content}\n\n</details>"
+    shown = _table(head, rows)
+    return fold(f"All {len(rows)} {what}", shown) if len(rows) > FOLD_ABOVE else shown
 
 
 def _table(head: Row, rows: Sequence[Row]) -> str:
-    lines = [head, ("---",) * len(head), *rows[:MAX_ROWS]]
-    made = "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    made = table(head, rows[:MAX_ROWS])
     left = len(rows) - MAX_ROWS
     return f"{made}\n\n{left:,} more are in the plan's artifact." if left > 0 else made
 
@@ -319,7 +314,3 @@ def _time(seconds: float) -> str:
 
 def _usd(amount: float) -> str:
     return f"${amount:,.2f}"
-
-
-def _count(number: int, noun: str, plural: str = "") -> str:
-    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

@@ -6,7 +6,6 @@ goes through the real planner. The page itself is pipeline.actions.preview_page.
 
 from __future__ import annotations
 
-import os
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from pipeline import git
 from pipeline import plan as planning
 from pipeline.actions.workflow import Level, Workflow
 from pipeline.catalog import Catalog, Model, parse
@@ -147,18 +147,12 @@ def head_of(event: Mapping[str, Any]) -> str | None:
 
 def _git(folder: Path, *arguments: str) -> bytes | None:
     """What git prints; None where it refuses. EnvironmentFault without git."""
-    # Inside a git hook GIT_DIR and its like name the hook's repository.
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")}
     try:
-        # A container's user often does not own the checkout, which git refuses otherwise.
-        done = subprocess.run(
-            ["git", "-c", "safe.directory=*", "-C", str(folder), *arguments],
-            capture_output=True,
-            env=environment,
-        )
+        return git.ask(folder, *arguments)
     except FileNotFoundError as error:
         raise EnvironmentFault("git is not installed", remedy="install git") from error
-    return done.stdout if done.returncode == 0 else None
+    except subprocess.CalledProcessError:
+        return None
 
 
 # --- what would happen ----------------------------------------------------------------------------

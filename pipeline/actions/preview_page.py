@@ -1,6 +1,6 @@
 """The preview as Markdown, for the summary of a pull request's job: the answer first.
 
-Pure. Every text that the change or the Hub brought is escaped (tables.text, tables.code).
+Pure. Every text that the change or the Hub brought is escaped (markdown.text, markdown.code).
 """
 
 from __future__ import annotations
@@ -11,21 +11,13 @@ from urllib.parse import quote
 
 from pydantic import BaseModel
 
+from pipeline.actions.figures import share_s
 from pipeline.actions.preview import MOST_MODELS, Preview, Ripple, head_of
-from pipeline.actions.preview_table import (
-    MAX_REASON,
-    answer,
-    cost,
-    counted,
-    gib,
-    minutes,
-    placements,
-    share_s,
-    table,
-)
+from pipeline.actions.preview_table import MAX_REASON, answer, cost, gib, minutes, placements
 from pipeline.actions.workflow import Workflow
 from pipeline.changes import Alteration, Changes
-from pipeline.tables import code, text
+from pipeline.markdown import code, table, text
+from pipeline.phrases import counted
 
 MOST_PROBLEMS = 500
 """Rows of the table of problems: of more, one cause is likelier than so many faults."""

@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from pipeline import phrases
+from pipeline.actions.figures import HUB, NO_PRICE, amount, share_s, usd
 from pipeline.actions.preview import Forecast
+from pipeline.markdown import code, table, text
+from pipeline.phrases import counted
+from pipeline.placement import GIB
 from pipeline.record import Run
-from pipeline.tables import code, text
 from pipeline.words import Failure, Parallelism, Result
 
-GIB = 1024**3
-HUB = "https://huggingface.co"
 MAX_REASON = 400
 """Characters shown of a reason or a problem."""
 
@@ -126,7 +127,7 @@ def _checkpoint(one: Forecast) -> str:
     elif run.revision:
         told.append(text(run.revision, 60))
     if run.parameters is not None:
-        told.append(f"{_amount(run.parameters)} parameters")
+        told.append(f"{amount(run.parameters)} parameters")
     if run.checkpoint_bytes:
         told.append(f"{gib(run.checkpoint_bytes)} GiB")
     return ", ".join(told) or "-"
@@ -150,18 +151,11 @@ def _placed(one: Forecast) -> tuple[str, str, str]:
     return cell, time, cost([run])
 
 
-def share_s(run: Run) -> float:
-    """Seconds of a whole machine: the run's, by its share of the cores, as a row's cost is."""
-    assert run.placement is not None
-    return run.estimated_s * run.placement.cores / (run.machine_cores or run.placement.cores)
-
-
 def cost(runs: Iterable[Run]) -> str:
-    total = 0.0
-    for run in runs:
-        if run.usd_per_hour is None:
-            return "price not stated"
-        total += share_s(run) / 3600 * run.usd_per_hour
+    costs = [usd(run) for run in runs]
+    if None in costs:
+        return NO_PRICE
+    total = sum(filter(None, costs))
     return f"{total:.2f} USD" if total >= 0.005 or total == 0 else "&lt;0.01 USD"
 
 
@@ -248,24 +242,6 @@ def _merged(one: Forecast) -> str:
 
 
 # --- words ----------------------------------------------------------------------------------------
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def counted(number: int, noun: str) -> str:
-    return f"{number} {noun}{'' if number == 1 else 's'}"
-
-
-def _amount(number: int) -> str:
-    """1.54 B, 135 M, 64 k: three digits."""
-    for size, letter in ((10**9, " B"), (10**6, " M"), (10**3, " k")):
-        if number >= size:
-            value = number / size
-            return f"{value:.0f}{letter}" if value >= 100 else f"{value:.3g}{letter}"
-    return str(number)
 
 
 def gib(size: float) -> str:

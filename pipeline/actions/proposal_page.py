@@ -16,15 +16,15 @@ from typing import Annotated
 from pydantic import AfterValidator, Field, ValidationError
 
 from pipeline.actions.candidates import Prospect
+from pipeline.actions.figures import HUB, NO_PRICE, amount, share_s, usd
 from pipeline.catalog import Model
+from pipeline.markdown import fold, table, text
 from pipeline.placement import GIB
 from pipeline.rankings import Rankings
 from pipeline.record import Refusal, Run
 from pipeline.record.base import Paper
-from pipeline.tables import text
 from pipeline.words import Parallelism, Task, is_model_id
 
-HUB = "https://huggingface.co"
 MOST = 20
 """Models of one pull request: more than a person judges at a sitting, and a bound for what
 strangers can ask for."""
@@ -34,7 +34,6 @@ MOST_REFUSED = 20
 _REASON = 300
 _BOX = re.compile(r"[ \t]*[-*+] \[([ xX])\] \[?`([^`\s]+)`.*")
 _STATE = re.compile(r"<!-- trn-qualify: proposals (\{.*\}) -->")
-NO_PRICE = "price not stated"
 
 
 def _is_id(value: str) -> str:
@@ -133,7 +132,7 @@ def body(
     ]
     if proposed:
         parts += [_how_to_decline(), *_boxes(proposed)]
-    parts += fold(refused)
+    parts += folded(refused)
     if declined:
         names = ", ".join(link(name) for name in declined)
         parts.append(f"Declined here, and not proposed again: {names}.")
@@ -178,8 +177,8 @@ def _answer(proposed: Sequence[Proposed]) -> list[str]:
 def total(proposed: Sequence[Proposed]) -> str:
     """ "about 84 machine-minutes (price not stated)"."""
     runs = [run for one in proposed for run in one.prospect.placed]
-    minutes = sum(map(machine_minutes, runs))
-    costs = [cost(run) for run in runs]
+    minutes = sum(map(share_s, runs)) / 60
+    costs = [usd(run) for run in runs]
     price = NO_PRICE if None in costs else f"{sum(filter(None, costs)):.2f} USD"
     return f"about {_minutes(minutes)} machine-minutes ({price})"
 
@@ -200,7 +199,7 @@ def _boxes(proposed: Sequence[Proposed]) -> list[str]:
     return ["\n".join(lines)]
 
 
-def fold(refused: Sequence[Refused]) -> list[str]:
+def folded(refused: Sequence[Refused]) -> list[str]:
     """The refused models with their reasons, folded away; [] without any."""
     if not refused:
         return []
@@ -211,7 +210,7 @@ def fold(refused: Sequence[Refused]) -> list[str]:
         what += f"; the first {len(shown)}"
     rows = [(link(one.id), text(one.reason, _REASON)) for one in shown]
     inside = table(("Model", "Why not"), rows)
-    return [f"<details><summary>{what}</summary>\n\n{inside}\n\n</details>"]
+    return [fold(what, inside)]
 
 
 def refused_of(prospects: Iterable[Prospect]) -> list[Refused]:
@@ -278,8 +277,8 @@ def placed(run: Run) -> tuple[str, ...]:
     cores = str(run.placement.cores)
     if run.placement.parallelism is not Parallelism.NONE:
         cores += f", {run.placement.parallelism}"
-    price = cost(run)
-    minutes = _minutes(machine_minutes(run))
+    price = usd(run)
+    minutes = _minutes(share_s(run) / 60)
     return cores, text(run.runner), minutes, NO_PRICE if price is None else f"{price:.2f} USD"
 
 
@@ -289,21 +288,7 @@ def size(run: Run) -> str:
         return "-"
     gib = run.checkpoint_bytes / GIB
     told = f"{gib:.0f} GiB" if gib >= 100 else f"{gib:.1f} GiB" if gib >= 0.1 else "&lt;0.1 GiB"
-    return told if run.parameters is None else f"{told}, {_amount(run.parameters)} parameters"
-
-
-def machine_minutes(run: Run) -> float:
-    """Minutes of the machine that a run pays for: its share of the cores, as rows' cost_usd."""
-    assert run.placement is not None
-    share = run.placement.cores / (run.machine_cores or run.placement.cores)
-    return run.estimated_s / 60 * share
-
-
-def cost(run: Run) -> float | None:
-    """USD; None when the runner class states no price."""
-    if run.usd_per_hour is None:
-        return None
-    return machine_minutes(run) / 60 * run.usd_per_hour
+    return told if run.parameters is None else f"{told}, {amount(run.parameters)} parameters"
 
 
 def link(model_id: str) -> str:
@@ -311,20 +296,5 @@ def link(model_id: str) -> str:
     return f"[`{model_id}`]({HUB}/{model_id})"
 
 
-def _amount(number: int) -> str:
-    """1.54 B, 135 M, 64 k."""
-    for unit, letter in ((10**9, " B"), (10**6, " M"), (10**3, " k")):
-        if number >= unit:
-            value = number / unit
-            return f"{value:.0f}{letter}" if value >= 100 else f"{value:.3g}{letter}"
-    return str(number)
-
-
 def _minutes(minutes: float) -> str:
     return f"{minutes:.0f}" if minutes >= 1 else "&lt;1"
-
-
-def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of cells that are escaped already."""
-    lines = [head, ["---"] * len(head), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)

@@ -308,7 +308,7 @@ def summary(made: Proposal, rankings: Rankings) -> str:
         of += [f"of {searched.unread} the Hub told nothing"] if searched.unread else []
         told += f" Looked up for this: {looked}; {', '.join(of)}."
     parts.append(told)
-    parts += proposal_page.fold(updated.refused)
+    parts += proposal_page.folded(updated.refused)
     return "\n\n".join(parts)
 
 

@@ -17,10 +17,11 @@ from pipeline.actions.artifacts import PREFIX
 from pipeline.actions.artifacts import one_line as line
 from pipeline.actions.workflow import Workflow
 from pipeline.errors import QualifyError
+from pipeline.markdown import code, table, text, url
+from pipeline.phrases import counted
 from pipeline.publish import Change, ChangeKind, Published, Seen
 from pipeline.record import Plan
 from pipeline.rows import Row
-from pipeline.tables import code, text, url
 from pipeline.words import Result, RunId, Stage
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def _headline(publication: Publication) -> str:
     published, plan = publication.published, publication.plan
     asked = len(_jobs(plan))
     if asked and len(published.lost) == asked:
-        return f"No run left a usable record: {_runs(asked)}, all ERROR"
+        return f"No run left a usable record: {counted(asked, 'run')}, all ERROR"
     if published.added:
         return _count(published, "Published")
     if publication.pushed.commit:
@@ -113,18 +114,22 @@ def _sentences(publication: Publication) -> Iterable[str]:
     for change in published.changes:
         models[change.kind].add(change.model_id)
     if worse := len(models[ChangeKind.NEWLY_FAILING]):
-        yield f"**{_models(worse)} that passed before {'fails' if worse == 1 else 'fail'} now.**"
+        fail = "fails" if worse == 1 else "fail"
+        yield f"**{counted(worse, 'model')} that passed before {fail} now.**"
     elif any(
         row["result"] != Result.ERROR and row["stage"] != Stage.PLAN for row in published.rows
     ):
         yield "Nothing that passed before fails now."
     if fixed := len(models[ChangeKind.FIXED]):
-        yield f"{_models(fixed)} that failed before {'passes' if fixed == 1 else 'pass'} now."
+        passes = "passes" if fixed == 1 else "pass"
+        yield f"{counted(fixed, 'model')} that failed before {passes} now."
     if odd := len(models[ChangeKind.UNEXPECTED_PASS]):
-        yield f"{_models(odd)} excluded as incompatible {'passes' if odd == 1 else 'pass'}."
+        passes = "passes" if odd == 1 else "pass"
+        yield f"{counted(odd, 'model')} excluded as incompatible {passes}."
     planned = len(_jobs(publication.plan))
     if lost := len(published.lost):
-        yield f"**{lost} of {_runs(planned)} left no usable record**: ERROR, and due again."
+        of = counted(planned, "run")
+        yield f"**{lost} of {of} left no usable record**: ERROR, and due again."
     elif planned:
         yield "Every planned run has its result."
     if refused := publication.artifacts.refused:
@@ -159,6 +164,10 @@ class _Page:
         ids = {row["run_id"] for row in published.rows}
         ids |= {record.run.run_id for record in published.lost}
         return frozenset(_stack(run_id) for run_id in ids)
+
+    @cached_property
+    def jobs(self) -> dict[str, str]:
+        return _jobs(self.publication.plan)
 
     def stack(self) -> str:
         """The stack, where there is one only."""
@@ -196,7 +205,7 @@ class _Page:
     def lost(self) -> Iterable[str]:
         rows = {
             record.run.run_id: (
-                text(_jobs(self.publication.plan).get(record.run.run_id, "")),
+                text(self.jobs.get(record.run.run_id, "")),
                 self._artifact(record.run.run_id),
                 text(record.error or "", 240),
             )
@@ -210,7 +219,7 @@ class _Page:
 
     def _artifact(self, run_id: str, prefix: str = PREFIX) -> str:
         """The artifact of the run's job, of its newest attempt that left records."""
-        job = _jobs(self.publication.plan).get(run_id, "")
+        job = self.jobs.get(run_id, "")
         names = self.publication.artifacts.found.get(job)
         if not names:
             return "none"
@@ -222,13 +231,12 @@ class _Page:
         if not rows:
             return
         several = len(self.stacks) > 1
-        lines = [("Model", *(("Stack",) if several else ()), *head)]
-        lines.append(tuple("---" for _ in lines[0]))
+        lines = []
         for run_id, cells in islice(rows.items(), MAX_ROWS):
             stack = (text(_stack(run_id)),) if several else ()
             lines.append((code(RunId.parse(run_id).model_id), *stack, *cells))
         yield f"### {title}"
-        yield "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
+        yield table(("Model", *(("Stack",) if several else ()), *head), lines)
         if (more := len(rows) - MAX_ROWS) > 0:
             yield f"and {more} more"
 
@@ -299,12 +307,4 @@ def _count(published: Published, verb: str) -> str:
         (published.errors, Result.ERROR),
     )
     told = ", ".join(f"{number} {result}" for number, result in kinds if number)
-    return f"{verb} {published.added} result{'' if published.added == 1 else 's'}: {told}"
-
-
-def _runs(number: int) -> str:
-    return f"{number} run{'' if number == 1 else 's'}"
-
-
-def _models(number: int) -> str:
-    return f"{number} model{'' if number == 1 else 's'}"
+    return f"{verb} {counted(published.added, 'result')}: {told}"

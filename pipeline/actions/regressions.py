@@ -23,8 +23,8 @@ from pipeline.actions.github import GitHub, Issue
 from pipeline.actions.kept_issues import Action, Kept, Wanted, keep
 from pipeline.catalog import Catalog
 from pipeline.errors import ResultsError
+from pipeline.markdown import code, table, text
 from pipeline.rows import newness
-from pipeline.tables import code, text
 from pipeline.words import Failure, Result, is_model_id
 
 LABEL = "qualify-regression"
@@ -54,6 +54,7 @@ _COMPARED = {
 }
 """What may differ between two runs besides what their run ids name: column -> word."""
 
+_COLUMNS = ("Model", "Stack", "Fails since", "Error", "Last good", "What differs since then")
 _RUN_PAGE = re.compile(r"https://[\w.-]+/[\w.-]+/[\w.-]+/actions/runs/\d+(?:/[\w/]+)?", re.ASCII)
 _RUNS = re.compile(r"<!-- runs: ([^\s<>]+(?: [^\s<>]+)*) -->")
 
@@ -175,9 +176,7 @@ def _issue(key: str, found: Sequence[Regression]) -> Wanted:
         f"**{_number(models)} passed before and {'fail' if len(models) > 1 else 'fails'} now: "
         f"{text(meaning, 400)}{unknown}.**",
         "",
-        "| Model | Stack | Fails since | Error | Last good | What differs since then |",
-        "| --- | --- | --- | --- | --- | --- |",
-        *(f"| {' | '.join(_cells(one))} |" for one in shown),
+        table(_COLUMNS, map(_cells, shown)),
     ]
     if len(found) > SHOWN:
         lines += ["", f"And {len(found) - SHOWN} more runs of this cause."]

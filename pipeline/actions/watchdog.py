@@ -22,6 +22,7 @@ from pipeline import results as store
 from pipeline.actions.github import GitHub, Issue
 from pipeline.actions.kept_issues import Action, Kept, Wanted, keep
 from pipeline.catalog import Catalog
+from pipeline.phrases import moment
 from pipeline.plan import Request, wanted
 from pipeline.words import Failure, Result, Stage
 
@@ -123,10 +124,10 @@ def alarm(
     if seen.published is None:
         title, what = "Nothing was ever published", f"Branch `{branch}` holds no result."
     elif seen.published < oldest:
-        title = f"Nothing was published since {_time(seen.published)}"
-        what = f"The newest row on branch `{branch}` is of {_time(seen.published)}."
+        title = f"Nothing was published since {moment(seen.published)}"
+        what = f"The newest row on branch `{branch}` is of {moment(seen.published)}."
     elif seen.decided is None or seen.decided < oldest:
-        since = f"since {_time(seen.decided)}" if seen.decided else "ever"
+        since = f"since {moment(seen.decided)}" if seen.decided else "ever"
         title = f"Nothing but infrastructure errors was published {since}"
         what = (
             f"Rows do arrive on branch `{branch}`, but in none of them did a machine come to a "
@@ -160,10 +161,6 @@ again.
 """
 
 
-def _time(moment: datetime) -> str:
-    return f"{moment.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
-
-
 def watch(
     results: Path | None,
     catalog: Catalog,
@@ -180,7 +177,7 @@ def watch(
     def over(_: Issue) -> str:
         if seen.decided is None or seen.decided < now - timedelta(hours=limit.hours):
             return "Over: no run has been due for as long as the limit."
-        return f"Over: the newest result that a machine came to is of {_time(seen.decided)}."
+        return f"Over: the newest result that a machine came to is of {moment(seen.decided)}."
 
     kept = keep(github, kind=KIND, label=LABEL, wanted=[alarmed] if alarmed else [], farewell=over)
     return seen, kept
@@ -189,8 +186,8 @@ def watch(
 def summary(seen: Seen, limit: Limit, kept: list[Kept]) -> str:
     """The page of the run: alive or silent first."""
     lines = [
-        f"- newest row: {_time(seen.published) if seen.published else 'none'}",
-        f"- newest PASS or FAIL of a machine: {_time(seen.decided) if seen.decided else 'none'}",
+        f"- newest row: {moment(seen.published) if seen.published else 'none'}",
+        f"- newest PASS or FAIL of a machine: {moment(seen.decided) if seen.decided else 'none'}",
         f"- limit: {limit.words}",
     ]
     lines += [f"- issue {one.action}: [{one.title}]({one.url})" for one in kept]

@@ -6,14 +6,13 @@ import base64
 import os
 import re
 import subprocess
-import threading
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Self
 from urllib.parse import urlsplit
 
+from tests.local_server import Handler, LocalServer
 
-class GitServer:
+
+class GitServer(LocalServer):
     """Serves the bare repository `path` as /<name> and /<name>.git until the `with` block ends.
 
     writers: tokens that may push, as that of a job may whose permissions say `contents: write`.
@@ -25,34 +24,15 @@ class GitServer:
         self.name = name
         self.writers = writers
         self.refused = 0
-        self._server = _Server(("127.0.0.1", 0), _Handler)
-        self._server.git = self
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        super().__init__(_Handler)
 
+
+class _Handler(Handler):
     @property
-    def url(self) -> str:
-        """What GITHUB_SERVER_URL is in a job."""
-        host, port = self._server.server_address[:2]
-        return f"http://{host!s}:{port}"
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._server.shutdown()
-        self._thread.join()
-        self._server.server_close()
-
-
-class _Server(ThreadingHTTPServer):
-    git: GitServer
-
-
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True
-    server: _Server
+    def git(self) -> GitServer:
+        owner = self.server.owner
+        assert isinstance(owner, GitServer)
+        return owner
 
     def do_GET(self) -> None:
         self._answer()
@@ -60,13 +40,10 @@ class _Handler(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         self._answer()
 
-    def log_message(self, format: str, *args: object) -> None:
-        """Silence."""
-
     def _answer(self) -> None:
         body = self._body()
         parts = urlsplit(self.path)
-        git = self.server.git
+        git = self.git
         found = re.fullmatch(rf"/{re.escape(git.name)}(?:\.git)?(/.*)", parts.path)
         if found is None:
             self._send(404, {}, b"no such repository\n")
@@ -99,7 +76,7 @@ class _Handler(BaseHTTPRequestHandler):
         kind, _, value = self.headers.get("Authorization", "").partition(" ")
         if kind.lower() != "basic":
             return False
-        return base64.b64decode(value).decode().partition(":")[2] in self.server.git.writers
+        return base64.b64decode(value).decode().partition(":")[2] in self.git.writers
 
     def _body(self) -> bytes:
         if self.headers.get("Transfer-Encoding") != "chunked":
