@@ -18,7 +18,7 @@ MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test test-fast test-long build-models build-simulator lint wheel docs clean
+.PHONY: demo test test-fast build-models build-simulator lint wheel docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -35,17 +35,12 @@ demo: $(INSTALLED)
 	@echo "scripts to replay  build/demo/results/scripts/"
 	@echo "records and logs   build/demo/records/"
 
-# Two at a time, whole files, those with most tests first. One thread a process, since threads of two
-# processes that wait for each other by spinning cost more than they give.
+# Two at a time, whole files, in the order of the folders: the longest first. One thread a process,
+# since threads of two processes that wait for each other by spinning cost more than they give.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint build-models build-simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
-		$(BIN)/python -m pytest -n 2 --dist loadfile -m 'not long' --durations 10
-
-# The whole campaign through the workflows, cold and with faults, and 600 jobs: ten minutes more.
-test-long: $(INSTALLED) build-models
-	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models \
-		$(BIN)/python -m pytest -m long --durations 10
+		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
 
 build-models: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m demo.build_models build/models

@@ -1,26 +1,32 @@
-"""From a list to published rows on this machine, with real models, compiler and ranks."""
+"""From the dispatch of the workflow to rows on the branch, with real models, compiler and ranks; by
+hand on what it left; and once more with machines and artifacts that fail in every way.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+import pyarrow.parquet as pq
 import pytest
 
-from pipeline.record import Record, read
+from pipeline.record import Plan, Record, read
 from pipeline.words import Stage
+from tests import golden_files
 from tests.conftest import ROOT
-from tests.e2e.conftest import Campaign, environment
+from tests.e2e import faults
+from tests.e2e.conftest import Campaign, Folder, environment
+from tests.e2e.conftest import rows as rows_of
 
 REAL = "demo/SmolLM2-135M-Instruct"
 REFUSED = "demo/SmolLM2-135M-Instruct-on-2-cores"
@@ -31,16 +37,50 @@ PICTURE = "demo/tiny-qwen2-5-vl"
 PASSING = (REAL, DENSE, EXPERTS, SLIDING, PICTURE)
 
 
-@pytest.fixture(scope="session")
-def rows(campaign: Campaign) -> dict[str, dict[str, Any]]:
-    """The rows of the first campaign, read before any later run replaces them."""
-    return campaign.rows()
+JOBS = ("laptop-1", "laptop-2")
 
 
-def _records(campaign: Campaign, model_id: str) -> list[Record]:
+@pytest.fixture(scope="module")
+def rows(folder: Folder) -> dict[str, dict[str, Any]]:
+    """The rows of the first dispatch, read before any later run replaces them."""
+    return rows_of(folder.path)
+
+
+def _records(folder: Folder, model_id: str) -> list[Record]:
     slug = model_id.replace("/", "--")
-    paths = campaign.records.glob(f"{slug}@*/*/record.json")
+    paths = folder.records.glob(f"{slug}@*/*/record.json")
     return [read(Record, path) for path in sorted(paths)]
+
+
+def _history(path: Path) -> list[tuple[str, str, str | None]]:
+    read_rows = pq.read_table(path / "results" / "history").to_pylist()
+    found = [(row["model_id"], row["result"], row["failure"]) for row in read_rows]
+    return sorted(found, key=str)
+
+
+def test_dispatch_ends_in_one_commit(campaign: Campaign) -> None:
+    """What is due is planned into a job for each machine, run, and published in one commit, with
+    history, scripts and the page; a plan, records and logs are all that the jobs leave."""
+    outcome, world = campaign.outcomes[0], campaign.world
+    assert outcome.exit_code == 0, outcome.text[-10_000:]
+    names = ("Plan", *(f"Run {job}" for job in JOBS), "Publish")
+    assert outcome.results == dict.fromkeys(names, "success")
+    assert len(world.origin.commits()) == 2
+    assert world.origin.message().startswith("Publish 6 results: 5 PASS, 1 FAIL\n")
+    published = campaign.published()
+    rows = rows_of(published)
+    for row in rows.values():
+        assert row["run_url"] == f"{world.server.url}/example/campaign/actions/runs/1"
+        if row["result"] == "PASS":
+            script = published / "results" / "scripts" / f"{row['run_id']}.py"
+            assert script.read_text() == row["run_py"]
+    assert _history(published) == sorted(
+        ((name, row["result"], row["failure"]) for name, row in rows.items()), key=str
+    )
+    stored = {path.name for path in world.artifacts(outcome).iterdir()}
+    assert stored == {"plan", *(f"{kind}-{job}-1" for kind in ("records", "logs") for job in JOBS)}
+    assert world.server.refused == 0
+    golden_files.check("workflow-campaign.md", campaign.page("Plan", "Publish"))
 
 
 def test_the_list_ends_in_the_results_it_states(rows: dict[str, dict[str, Any]]) -> None:
@@ -57,11 +97,11 @@ def test_the_list_ends_in_the_results_it_states(rows: dict[str, dict[str, Any]])
 
 @pytest.mark.parametrize("model", PASSING)
 def test_every_field_is_what_was_seen(
-    rows: dict[str, dict[str, Any]], model: str, campaign: Campaign
+    rows: dict[str, dict[str, Any]], model: str, folder: Folder
 ) -> None:
     """No field of a PASS is guessed: each is checked against the record or the machine."""
     row = rows[model]
-    record = _records(campaign, model)[0]
+    record = _records(folder, model)[0]
     seen = record.observation
     assert seen is not None and seen.all_calls and seen.second_call and record.run.placement
     assert row["stage"] == "done" and row["error"] is None and row["failure"] is None
@@ -111,47 +151,45 @@ def test_what_the_models_say(rows: dict[str, dict[str, Any]]) -> None:
     assert len(set(rows[REAL]["generated_text"])) == 3
 
 
-def test_the_folder_reads_as_one_table(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_the_folder_reads_as_one_table(folder: Folder, rows: dict[str, Any]) -> None:
     """The query that people already use works on results/current."""
-    frame = pd.read_parquet(campaign.results / "current")[
+    frame = pd.read_parquet(folder.results / "current")[
         ["model_id", "neuronx_cc", "library", "library_version", "neuron_cores", "result"]
     ]
     assert sorted(frame["model_id"]) == sorted(rows)
 
 
-def test_the_page_tells_both_kinds(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_the_page_tells_both_kinds(folder: Folder, rows: dict[str, Any]) -> None:
     """The page names each model with its result, and the failure with its class and cause."""
-    page = (campaign.folder / "COMPATIBILITY.md").read_text()
+    page = (folder.path / "COMPATIBILITY.md").read_text()
     for model in rows:
         assert model in page
     assert "unsupported_parallelism" in page
 
 
-def test_nothing_is_due_again(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_nothing_is_due_again(folder: Folder, rows: dict[str, Any]) -> None:
     """What was just published is up to date, the refusal included."""
-    told = campaign.plan()
+    told = folder.plan()
     assert "nothing is planned" in told
     assert told.count("up to date") == len(rows)
 
 
-def test_publishing_again_changes_no_byte(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_publishing_again_changes_no_byte(folder: Folder, rows: dict[str, Any]) -> None:
     """The same records give the same files."""
-    files = [path for path in campaign.results.rglob("*") if path.is_file()]
-    files.append(campaign.folder / "COMPATIBILITY.md")
+    files = [path for path in folder.results.rglob("*") if path.is_file()]
+    files.append(folder.path / "COMPATIBILITY.md")
     before = {path: path.read_bytes() for path in files}
-    campaign.publish("--plan", "plan.json")
+    folder.qualify("publish", "records")
     assert {path: path.read_bytes() for path in before} == before
 
 
-def test_the_second_run_compiles_nothing(
-    campaign: Campaign, rows: dict[str, dict[str, Any]]
-) -> None:
+def test_the_second_run_compiles_nothing(folder: Folder, rows: dict[str, dict[str, Any]]) -> None:
     """Sharded, which is the harder case: graphs are restored, the reference is not asked again."""
     model = DENSE
     slug = model.replace("/", "--")
-    campaign.plan("--force", "--select", f"{slug}@*", "--output", "again.json")
-    campaign.run("again.json")
-    record = _records(campaign, model)[-1]
+    folder.plan("--force", "--select", f"{slug}@*", "--output", "again.json")
+    folder.run("again.json")
+    record = _records(folder, model)[-1]
     assert record.observation and record.observation.all_calls
     assert record.cache == "restored"
     assert record.observation.all_calls.compiled == 0
@@ -162,13 +200,13 @@ def test_the_second_run_compiles_nothing(
 
 
 def test_a_rows_script_replays_by_hand(
-    campaign: Campaign, rows: dict[str, dict[str, Any]], tmp_path: Path
+    folder: Folder, rows: dict[str, dict[str, Any]], tmp_path: Path
 ) -> None:
     """Saved and run with nothing of this project in sight, it prints the row's text."""
     model = SLIDING
     (tmp_path / "run.py").write_text(rows[model]["run_py"])
     graphs = tmp_path / "graphs"
-    store = campaign.folder / "store" / "inductor-2.13.0"
+    store = folder.path / "store" / "inductor-2.13.0"
     for key in rows[model]["cache_keys"]:
         (graphs / key).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(store / key, graphs / key)
@@ -187,30 +225,30 @@ def test_a_rows_script_replays_by_hand(
     assert not list(tmp_path.glob("run.json"))
 
 
-def test_a_killed_harness_makes_its_run_due(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_a_killed_harness_makes_its_run_due(folder: Folder, rows: dict[str, Any]) -> None:
     """SIGKILL in the middle of a run: the next plan says that it was lost, where, and when."""
-    (campaign.folder / "lost").mkdir()
+    (folder.path / "lost").mkdir()
     harness = subprocess.Popen(
         [sys.executable, "-m", "pipeline.cli", "run", SLIDING, "--records", "lost", "--no-store"],
-        cwd=campaign.folder,
+        cwd=folder.path,
         env=environment(),
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
     deadline = time.monotonic() + 120
-    while not (record := _latest(campaign.folder / "lost")) or record.stage is not Stage.COMPILE:
+    while not (record := _latest(folder.path / "lost")) or record.stage is not Stage.COMPILE:
         assert time.monotonic() < deadline and harness.poll() is None
         time.sleep(0.1)
     harness.send_signal(signal.SIGKILL)
     harness.wait()
-    told = campaign.qualify("plan", "--records", "lost")
+    told = folder.qualify("plan", "--records", "lost")
     (line,) = [line for line in told.splitlines() if SLIDING in line]
     assert "was lost at stage compile" in line
 
     # Published, the lost run is an ERROR attempt that never replaces the PASS.
-    campaign.qualify("publish", "lost")
-    assert campaign.rows()[SLIDING]["result"] == "PASS"
-    assert "ERROR: lost_runner" in campaign.qualify("plan", "--records", "nothing")
+    folder.qualify("publish", "lost")
+    assert rows_of(folder.path)[SLIDING]["result"] == "PASS"
+    assert "ERROR: lost_runner" in folder.qualify("plan", "--records", "nothing")
 
 
 def _latest(records: Path) -> Record | None:
@@ -218,12 +256,12 @@ def _latest(records: Path) -> Record | None:
     return read(Record, paths[-1]) if paths else None
 
 
-def test_show_reads_what_was_published(campaign: Campaign, rows: dict[str, Any]) -> None:
+def test_show_reads_what_was_published(folder: Folder, rows: dict[str, Any]) -> None:
     """`qualify show` prints every model, and all that is known of one."""
-    told = campaign.qualify("show")
+    told = folder.qualify("show")
     for model in rows:
         assert model in told
-    one = campaign.qualify("show", REAL)
+    one = folder.qualify("show", REAL)
     assert rows[REAL]["generated_text"][0] in one.encode().decode("unicode_escape") or (
         repr(rows[REAL]["generated_text"][0]) in one
     )
@@ -241,24 +279,110 @@ def test_the_demo_is_this_list() -> None:
     assert set(built) == listed
 
 
-def test_a_damaged_checkpoint_fails_where_it_should(
-    campaign: Campaign, models: Callable[[str], Path], tmp_path: Path
-) -> None:
-    """Weights that do not fit their config: FAIL at load, with the library's own words."""
-    broken = tmp_path / "broken"
-    shutil.copytree(models("tiny-qwen3"), broken)
-    config = broken / "config.json"
-    config.write_text(
-        config.read_text().replace('"intermediate_size": 128', '"intermediate_size": 96')
-    )
-    assert '"intermediate_size": 96' in config.read_text()
-    text = (campaign.folder / "models.yaml").read_text()
-    head, _, _ = text.partition("models:\n  - id")
-    entry = f"models:\n  - id: demo/broken\n    task: text-generation\n    source: {broken}\n"
-    (tmp_path / "models.yaml").write_text(head + entry)
-    other = Campaign(tmp_path)
-    told = other.run("demo/broken")
-    record = _latest(tmp_path / "records")
-    assert record is not None, told
-    assert (record.stage, record.failure) == (Stage.LOAD, "load_error")
-    assert record.error and "size" in record.error
+# --- the workflow again ---------------------------------------------------------------------------
+
+
+def test_second_dispatch_finds_nothing_due(campaign: Campaign) -> None:
+    """What was published is not due again: no job starts, nothing is committed, and the page says
+    so."""
+    head = campaign.world.origin.head()
+    outcome = campaign.dispatch(stack="cpu")
+    assert outcome.results == {"Plan": "success", "Publish": "success"}, outcome.text[-10_000:]
+    assert campaign.world.origin.head() == head
+    page = re.sub(r"\d{4}-\d\d-\d\d", "2026-11-30", campaign.page("Plan", "Publish"))
+    golden_files.check("workflow-nothing-due.md", page)
+
+
+def test_a_plan_that_cannot_be_made_runs_nothing(campaign: Campaign) -> None:
+    """A stack that the list does not have ends the plan, and with it the run: no job starts, no
+    publication follows, and the run is red."""
+    head = campaign.world.origin.head()
+    outcome = campaign.dispatch(stack="no-such-stack")
+    assert outcome.results == {"Plan": "failure"}
+    assert outcome.exit_code != 0
+    assert "no-such-stack" in outcome.job("Plan").text
+    assert campaign.world.origin.head() == head
+
+
+@pytest.fixture(scope="module")
+def before(campaign: Campaign) -> Path:
+    """What was on main before the faults."""
+    return campaign.published()
+
+
+def _a_class_for_each(text: str) -> str:
+    """The list with a runner class for each model, so that none shares its job."""
+    models = re.findall(r"- id: demo/(\S+)", text)
+    (laptop,) = re.findall(r"(?<=  laptop:\n)(?:    .*\n)+", text)
+    classes = "".join(f"  {model}:\n{laptop}" for model in models)
+    text = text.replace(f"  laptop:\n{laptop}", classes)
+    return re.sub(r"(- id: demo/(\S+)\n)", r"\1    runner: \2\n", text)
+
+
+@pytest.fixture(scope="module")
+def faulty(campaign: Campaign, before: Path) -> Campaign:
+    """The same list once more, with a job for each model, and a fault for four of them."""
+    world = campaign.world
+    world.origin.write({"models.yaml": _a_class_for_each(world.origin.text("models.yaml"))})
+    (world.folder / "secret").write_text(faults.SECRET)
+    world.hook("run", faults.IN_JOBS)
+    world.hook("actions-publish", faults.HOSTILE)
+    campaign.dispatch(force=True)
+    world.unhook()
+    return campaign
+
+
+def test_faults_cost_nothing_but_themselves(faulty: Campaign, before: Path) -> None:
+    """One job killed, one that left nothing, one record cut short, one artifact hostile: each ends
+    in an ERROR in history with its reason, no row is lost, what passed still stands, and the job
+    that published is red and says which."""
+    outcome = faulty.outcomes[-1]
+    plan = read(Plan, faulty.world.artifacts(outcome) / "plan" / "plan.json")
+    job_of = {job.runs[0].model_id: job.job_id for job in plan.jobs}
+    assert set(job_of) == set(PASSING)
+    results = {name: outcome.results[f"Run {job_id}"] for name, job_id in job_of.items()}
+    assert [name for name, result in results.items() if result != "success"] == [DENSE]
+    assert outcome.results["Publish"] == "failure"
+    published = faulty.published()
+    rows = rows_of(published)
+    assert {name: row["result"] for name, row in rows.items()} == {
+        **dict.fromkeys(PASSING, "PASS"),
+        REFUSED: "FAIL",
+    }
+    good = rows[SLIDING]
+    assert good["cache"] == "restored"
+    assert good["run_url"].endswith(f"/runs/{outcome.number}")
+    news = _history(published)
+    for old in _history(before):
+        news.remove(old)  # a ValueError: history lost a row
+    assert {name: result for name, result, _ in news} == {
+        **dict.fromkeys((REAL, DENSE, EXPERTS, PICTURE), "ERROR"),
+        REFUSED: "FAIL",
+        SLIDING: "PASS",
+    }
+    assert len(news) == 6
+    page = outcome.job("Publish").summary
+    assert page.startswith("## Published 6 results: 1 PASS, 1 FAIL, 4 ERROR\n")
+    assert "**3 of 5 runs left no usable record**: ERROR, and due again." in page
+    assert f"| `{DENSE}` | ERROR | lost runner at download |" in page
+    said = " ".join(found.message for found in outcome.job("Publish").annotations)
+    for name in (REAL, EXPERTS, PICTURE):
+        assert name in page
+        assert f"{name.replace('/', '--')}@" in said
+
+
+def test_hostile_artifacts_write_and_tell_nothing(faulty: Campaign, before: Path) -> None:
+    """What an artifact names outside of itself is neither read nor written, and what it says is no
+    command to GitHub."""
+    world, outcome = faulty.world, faulty.outcomes[-1]
+    published = faulty.published()
+    everything = b"".join(path.read_bytes() for path in published.rglob("*") if path.is_file())
+    assert faults.SECRET.encode() not in everything
+    assert faults.SECRET not in outcome.text
+    assert not list(world.folder.rglob("*pwned*"))
+    there = {path.relative_to(before) for path in before.rglob("*")}
+    added = {path.relative_to(published) for path in published.rglob("*")} - there
+    assert {path.parts[:2] for path in added} == {("results", "history")}
+    assert not [
+        one for one in outcome.job("Publish").annotations if one.message.startswith("owned")
+    ]

@@ -307,8 +307,9 @@ class World:
         """A clone at the commit: act takes commit, branch and repository from git."""
         clone = self.folder / "clones" / str(self.runs)
         clone.mkdir(parents=True)
-        git(clone, "init", "--quiet", "--initial-branch", "main")
-        git(clone, "fetch", "--quiet", str(self.origin.path), ref)
+        # In few files, since act may copy all of them into each job.
+        git(clone, "init", "--quiet", "--template=", "--initial-branch", "main")
+        git(clone, "-c", "fetch.unpackLimit=1", "fetch", "--quiet", str(self.origin.path), ref)
         branch = ref.removeprefix("refs/heads/")
         on_branch = branch != ref
         git(clone, "checkout", "--quiet", *(["-B", branch] if on_branch else []), "FETCH_HEAD")

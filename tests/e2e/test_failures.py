@@ -1,7 +1,8 @@
-"""What a rendered script does when one of its ranks fails: real ranks, real models."""
+"""What ends a run for real: a rank that fails or is killed, a damaged checkpoint, another stack."""
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -20,14 +21,16 @@ from pipeline.words import Failure, Parallelism, Result, Stage, Target
 from tests import papers
 
 
-def _asked(model: Path, parallelism: Parallelism = Parallelism.TENSOR) -> Run:
+def _asked(model: Path, cores: int = 2) -> Run:
     stack = papers.stack(Target.CPU, torch="2.13.0")
     return papers.run(
         f"demo/{model.name}",
         stack=stack,
         source=str(model),
         revision=directory_revision(model),
-        placement=papers.placement(2, parallelism=parallelism),
+        placement=papers.placement(
+            cores, parallelism=Parallelism.TENSOR if cores > 1 else Parallelism.NONE
+        ),
         prompts=PROMPTS,
         new_tokens=8,
         prefill_chunk=32,
@@ -61,10 +64,10 @@ def test_a_rank_killed_from_outside(
 ) -> None:
     """SIGKILL of one rank while all compile: the others go too, the record says who and where."""
     killed: list[int] = []
+    ended = threading.Event()
 
     def kill_rank_1() -> None:
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline and not killed:
+        while not (killed or ended.is_set()):
             for process in psutil.Process().children(recursive=True):
                 if "--rank=1" in process.cmdline() and said and "compile" in said[-1]:
                     process.kill()
@@ -74,12 +77,31 @@ def test_a_rank_killed_from_outside(
     said: list[str] = []
     thread = threading.Thread(target=kill_rank_1)
     thread.start()
-    record: Record = runner.run(_asked(models("tiny-qwen3")), settings, said.append)
-    thread.join()
+    try:
+        record: Record = runner.run(_asked(models("tiny-qwen3")), settings, said.append)
+    finally:
+        ended.set()
+        thread.join()
     assert killed
     assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
     assert record.error and "rank 1 died of SIGKILL" in record.error
     assert record.observation and record.observation.error_rank == 1
+
+
+def test_a_damaged_checkpoint_fails_where_it_should(
+    models: Callable[[str], Path], settings: runner.Settings, tmp_path: Path
+) -> None:
+    """Weights that do not fit their config: FAIL at load, with the library's own words."""
+    broken = tmp_path / "broken"
+    shutil.copytree(models("tiny-qwen3"), broken)
+    config = broken / "config.json"
+    config.write_text(
+        config.read_text().replace('"intermediate_size": 128', '"intermediate_size": 96')
+    )
+    assert '"intermediate_size": 96' in config.read_text()
+    record = runner.run(_asked(broken, cores=1), settings, print)
+    assert (record.stage, record.failure) == (Stage.LOAD, Failure.LOAD_ERROR)
+    assert record.error and "size" in record.error
 
 
 def test_another_torch_than_asked_for(
