@@ -27,9 +27,11 @@ demo: $(INSTALLED)
 		--store build/demo/graphs --references build/demo/references
 	$(QUALIFY) publish build/demo/records $(DEMO) \
 		--plan build/demo/plan.json --table build/demo/COMPATIBILITY.md
+	$(QUALIFY) site --list demo/models.yaml --results build/demo/results --output build/demo/site
 	@echo
 	@$(QUALIFY) show --results build/demo/results
 	@echo
+	@echo "site               python3 -m http.server --directory build/demo/site"
 	@echo "page for readers   build/demo/COMPATIBILITY.md"
 	@echo "Parquet            build/demo/results/current/   (history beside it)"
 	@echo "scripts to replay  build/demo/results/scripts/"

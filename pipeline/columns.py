@@ -12,6 +12,9 @@ import pyarrow as pa
 SCHEMA_VERSION = 2
 """Of the rows; `results.MIGRATIONS` lifts files of older versions."""
 
+VERSION_KEY = b"trn_qualify.schema_version"
+"""Names that version among a file's metadata."""
+
 _STRINGS = pa.list_(pa.string())
 _TRY = pa.struct(
     [

@@ -45,10 +45,10 @@ class CatalogError(QualifyError):
 
 
 class HubError(QualifyError):
-    """The Hub, or a local directory standing for it, did not give what planning needs."""
+    """The Hub, or a local directory standing for it, did not give or take what was asked."""
 
     exit_code = 4
-    meaning = "facts about a checkpoint could not be read"
+    meaning = "the Hub did not give or take what was asked"
 
 
 class RecordError(QualifyError):
@@ -84,6 +84,40 @@ class RunsFailed(QualifyError):
 
     exit_code = 10
     meaning = "the command worked, and at least one run did not PASS (with --strict)"
+
+
+class ModelFails(QualifyError):
+    """`qualify show MODEL`: the newest result on the stack asked for is FAIL."""
+
+    exit_code = 11
+    meaning = "qualify show MODEL: it was tried on the stack asked for, and fails"
+
+
+class NoEvidence(QualifyError):
+    """`qualify show MODEL`: nothing that could be acted on, neither a PASS nor a FAIL."""
+
+    exit_code = 12
+    meaning = (
+        "qualify show MODEL: no evidence: untested, excluded, stale, or an ERROR, which says "
+        "nothing of the model"
+    )
+
+
+class NotReproduced(QualifyError):
+    """The row's script came to its end here, and to another result than the row's."""
+
+    exit_code = 13
+    meaning = "qualify reproduce: the row was tried and not reproduced"
+
+
+class NotTried(QualifyError):
+    """A row could not be tried here, or what was seen does not decide: nothing is claimed."""
+
+    exit_code = 14
+    meaning = (
+        "qualify reproduce: the row could not be tried on this machine, or what was seen does not "
+        "decide"
+    )
 
 
 def exit_codes() -> list[tuple[int, str]]:

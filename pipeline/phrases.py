@@ -6,21 +6,27 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from pipeline import cache
+from pipeline.stack_names import words as stack
 from pipeline.words import Failure, Result, RunId, Stage, Target, cores
 
 Row = Mapping[str, Any]
 
+__all__ = [
+    "cause",
+    "check",
+    "counted",
+    "duration",
+    "fetch_all_graphs",
+    "fetch_graphs",
+    "host_operators",
+    "memory",
+    "moment",
+    "stack",
+    "tries",
+]
+
 _SHOWN = 3
 """Operators, findings or tries that are named; of the rest only the number is told."""
-
-
-def stack(run_id: str) -> list[str]:
-    """The names and versions that a run id holds: compiler, library, torch."""
-    run = RunId.parse(run_id)
-    # Inductor is a part of torch and has no version of its own.
-    compiler = [] if run.compiler == "inductor" else [f"neuronx-cc {run.compiler_version}"]
-    return [*compiler, f"{run.library} {run.library_version}", f"torch {run.torch}"]
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
@@ -118,6 +124,8 @@ def fetch_graphs(row: Row) -> str | None:
     """The reader's command for the compiled graphs of a row; None where no store has any."""
     if not row["cache_store"] or not row["cache_keys"]:
         return None
+    from pipeline import cache
+
     run = RunId.parse(row["run_id"])
     return cache.reader_command(
         row["cache_store"], run.compiler, run.compiler_version, row["cache_keys"]
@@ -126,6 +134,8 @@ def fetch_graphs(row: Row) -> str | None:
 
 def fetch_all_graphs(rows: Iterable[Row]) -> list[str]:
     """The reader's commands for all compiled graphs of the rows: one a store and compiler."""
+    from pipeline import cache
+
     runs = {(row["cache_store"], RunId.parse(row["run_id"])) for row in rows if row["cache_store"]}
     places = {(store, run.compiler, run.compiler_version) for store, run in runs}
     return [cache.reader_command(*place, ()) for place in sorted(places)]

@@ -14,7 +14,7 @@ from datetime import datetime
 from enum import StrEnum
 from pathlib import Path
 
-from pipeline import evidence, tables
+from pipeline import evidence, tables, wishes
 from pipeline import results as store
 from pipeline.errors import QualifyError, ResultsError
 from pipeline.markdown import url
@@ -122,7 +122,7 @@ def publish(
     *,
     results: Path,
     table: Path,
-    catalog_view: tables.Wishes,
+    catalog_view: wishes.Listed,
     plan: Plan | None,
     now: datetime,
     max_age_days: int | None = None,
@@ -164,13 +164,13 @@ def derive(
     *,
     results: Path,
     table: Path,
-    catalog_view: tables.Wishes,
+    catalog_view: wishes.Listed,
     plan: Plan | None,
     now: datetime,
     max_age_days: int | None = None,
     run_url: str | None = None,
 ) -> Published:
-    """Put the records into `results` and write the page `table` anew.
+    """Put the records and wishes into `results` and write the page `table` anew.
 
     catalog_view: what people want and exclude, for the page and for unexpected passes.
     plan: with it, each planned run ends in a row; one without a record is ERROR (or its refusal).
@@ -209,8 +209,10 @@ def derive(
         script_link=lambda run: url(f"{base}/{run}.py") if run in scripts else None,
     ).encode()
     files = dict(update.files)
-    if not table.is_file() or table.read_bytes() != page:
-        files[table] = page
+    wanted = wishes.dump(wishes.of(catalog_view), max_age_days)
+    for path, content in ((results / wishes.FILE, wanted), (table, page)):
+        if not path.is_file() or path.read_bytes() != content:
+            files[path] = content
     written = store.write(files)
     kinds = [row["result"] for row in update.added]
     return Published(
@@ -272,9 +274,9 @@ def _not_told_yet(absent: Sequence[Record], results: Path) -> list[Record]:
     ]
 
 
-def _changes(update: store.Update, wishes: tables.Wishes) -> Iterable[Change]:
+def _changes(update: store.Update, listed: wishes.Listed) -> Iterable[Change]:
     """What is new among PASS and FAIL; ERROR says nothing of a model, so it changes nothing."""
-    impossible = {model.id for model in wishes.excluded if model.reason == "incompatible"}
+    impossible = {model.id for model in listed.excluded if model.reason == "incompatible"}
     before = {row["run_id"]: row for row in update.before}
     others: dict[tuple[str, str], list[Row]] = {}
     for row in update.before:

@@ -19,7 +19,9 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline.columns import VERSION_KEY
 from pipeline.errors import ResultsError
+from pipeline.lookup import parquet_files
 from pipeline.record import write_atomically
 from pipeline.rows import (
     COLUMNS,
@@ -46,6 +48,7 @@ __all__ = [
     "Update",
     "close",
     "last_attempts",
+    "load",
     "merge",
     "migrate",
     "missing",
@@ -83,7 +86,10 @@ Whoever changes the columns raises `rows.SCHEMA_VERSION` and adds the step here;
 rewrites every file, since readers of a folder need one schema in all of its files.
 """
 
-_VERSION_KEY = b"trn_qualify.schema_version"
+ROW_GROUP = 4_096
+"""Rows of a group. Groups are what a reader of one model leaves out (`lookup`); each has a part of
+the file's footer, which every reader reads."""
+
 _DIGEST_KEY = b"trn_qualify.rows_sha256"
 
 Files = dict[Path, bytes | None]
@@ -149,7 +155,7 @@ def read_current(results: Path, columns: Sequence[str] | None = None) -> list[Ro
     columns: read only these, which is quick; None reads all and holds each file against its digest.
     """
     wanted = None if columns is None else list(dict.fromkeys([*columns, "model_id", "run_id"]))
-    rows = [row for path in _files(results / "current") for row in _load(path, wanted)]
+    rows = [row for path in parquet_files(results / "current") for row in load(path, wanted)]
     rows.sort(key=lambda row: (row["model_id"], row["run_id"]))
     return rows if columns is None else [{name: row[name] for name in columns} for row in rows]
 
@@ -157,7 +163,7 @@ def read_current(results: Path, columns: Sequence[str] | None = None) -> list[Ro
 def read_history(results: Path, columns: Sequence[str] | None = None) -> list[Row]:
     """Every row that was ever published, file by file in order of time; `columns` as above."""
     wanted = None if columns is None else list(columns)
-    return [row for path in _files(results / "history") for row in _load(path, wanted)]
+    return [row for path in parquet_files(results / "history") for row in load(path, wanted)]
 
 
 def last_attempts(results: Path) -> dict[str, Attempt]:
@@ -190,7 +196,7 @@ def prepare(results: Path, rows: Iterable[Row]) -> Update:
     if added:
         newest = max(row["tested_at"] for row in added).astimezone(UTC)
         name = f"{newest:%Y%m%dT%H%M%SZ}-{digest(added)[:12]}.parquet"
-        files[results / "history" / name] = _serialise(added)
+        files[results / "history" / name] = serialise(added)
     before = read_current(results)
     after = merge([*before, *incoming])
     files |= _current(results, after) | _scripts(results, after)
@@ -212,11 +218,11 @@ def migrate(results: Path) -> list[Path]:
     ResultsError, before anything is written, for a file of a newer schema or of other columns.
     """
     files: Files = {}
-    for path in [*_files(results / "history"), *_files(results / "current")]:
+    for path in [*parquet_files(results / "history"), *parquet_files(results / "current")]:
         if _version(path) == SCHEMA_VERSION:
-            _load(path, ["run_id"])
+            load(path, ["run_id"])
         else:
-            files[path] = _serialise(_load(path))
+            files[path] = serialise(load(path))
     return write(files)
 
 
@@ -230,21 +236,6 @@ def write(files: Files) -> list[Path]:
     return list(files)
 
 
-def _files(folder: Path) -> list[Path]:
-    """The Parquet files below `folder`. Any other would break readers of the folder: refused.
-
-    Names with a leading dot are skipped, as those readers do: a write cut short leaves one.
-    """
-    found = []
-    for path in sorted(folder.rglob("*")) if folder.is_dir() else []:
-        if path.is_dir() or path.name.startswith("."):
-            continue
-        if path.suffix != ".parquet":
-            raise ResultsError("is not Parquet", where=str(path), remedy="move it out of there")
-        found.append(path)
-    return found
-
-
 def _current(results: Path, rows: Sequence[Row]) -> Files:
     """The files below current/ that `rows` change. A file whose rows stay keeps its bytes, since
     another version of pyarrow would write other bytes for the same rows."""
@@ -253,17 +244,17 @@ def _current(results: Path, rows: Sequence[Row]) -> Files:
         path = results / "current" / _run_id(row).partition
         partitions.setdefault(path, []).append(row)
     files: Files = {
-        path: _serialise(kept)
-        for path, kept in sorted(partitions.items())
-        if not _holds(path, kept)
+        path: serialise(kept) for path, kept in sorted(partitions.items()) if not _holds(path, kept)
     }
-    return files | {path: None for path in _files(results / "current") if path not in partitions}
+    return files | {
+        path: None for path in parquet_files(results / "current") if path not in partitions
+    }
 
 
 def _holds(path: Path, rows: Sequence[Row]) -> bool:
     """Whether the file is whole, of today's schema, and holds exactly `rows`."""
     try:
-        return path.exists() and _version(path) == SCHEMA_VERSION and _load(path) == list(rows)
+        return path.exists() and _version(path) == SCHEMA_VERSION and load(path) == list(rows)
     except ResultsError:
         return False
 
@@ -293,19 +284,19 @@ def _run_id(row: Row) -> RunId:
 def _known(results: Path, keys: set[tuple[str, datetime]]) -> set[str]:
     """History rows under any of the `keys` (run id, tested_at), as canonical texts."""
     known: set[str] = set()
-    for path in _files(results / "history"):
-        light = _load(path, ["run_id", "tested_at"])
+    for path in parquet_files(results / "history"):
+        light = load(path, ["run_id", "tested_at"])
         if any((row["run_id"], row["tested_at"]) in keys for row in light):
-            known.update(canonical(row) for row in _load(path))
+            known.update(canonical(row) for row in load(path))
     return known
 
 
-def _serialise(rows: Sequence[Row]) -> bytes:
+def serialise(rows: Sequence[Row]) -> bytes:
     """Parquet bytes of `rows`: the same for the same rows under one version of pyarrow.
 
     Every option that a version of pyarrow could default otherwise is written down.
     """
-    marks = {_VERSION_KEY: str(SCHEMA_VERSION).encode(), _DIGEST_KEY: digest(rows).encode()}
+    marks = {VERSION_KEY: str(SCHEMA_VERSION).encode(), _DIGEST_KEY: digest(rows).encode()}
     table = pa.Table.from_pylist(list(rows), SCHEMA.with_metadata(marks))
     sink = io.BytesIO()
     pq.write_table(
@@ -317,13 +308,13 @@ def _serialise(rows: Sequence[Row]) -> bytes:
         compression_level=3,
         use_dictionary=True,
         write_statistics=True,
-        row_group_size=65_536,
+        row_group_size=ROW_GROUP,
         store_schema=True,
     )
     return sink.getvalue()
 
 
-def _load(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
+def load(path: Path, columns: Sequence[str] | None = None) -> list[Row]:
     """The rows of a file, lifted to today's schema; whole reads are held against their digest.
 
     So are older files: a row changed by hand must not become one of ours by a migration. Version 0
@@ -357,7 +348,7 @@ def _version(path: Path) -> int:
         marks = pq.read_metadata(path).metadata or {}
     except (pa.ArrowException, OSError) as error:
         raise _unreadable(path, error) from error
-    text = marks.get(_VERSION_KEY, b"0").decode(errors="replace")
+    text = marks.get(VERSION_KEY, b"0").decode(errors="replace")
     version = int(text) if text.isdecimal() else -1
     steps = range(version, SCHEMA_VERSION)
     if not 0 <= version <= SCHEMA_VERSION or any(step not in MIGRATIONS for step in steps):

@@ -15,7 +15,8 @@ import pyarrow as pa
 from pipeline.columns import COLUMNS, SCHEMA, SCHEMA_VERSION
 from pipeline.errors import ResultsError
 from pipeline.record import Observation, Plan, Record, Run, Try, Versions
-from pipeline.words import Failure, Result, RunId, Stage, Target
+from pipeline.stack_names import newness
+from pipeline.words import Failure, Result, Stage, Target
 
 __all__ = [
     "COLUMNS",
@@ -291,23 +292,6 @@ def clean(text: str) -> str:
         for character in lines
         if character in "\n\t" or unicodedata.category(character) not in ("Cc", "Cf")
     ).strip()
-
-
-_PARTS = re.compile(r"\d+|[A-Za-z]+").findall
-
-
-def newness(run_id: str) -> tuple[Any, ...]:
-    """Sorts run ids of one target by their stack: compiler, then library, then torch."""
-    run = RunId.parse(run_id)
-    versions = (run.compiler_version, run.library_version, run.torch)
-    return (*(_version_key(version) for version in versions), run.library)
-
-
-def _version_key(version: str) -> tuple[Any, ...]:
-    """Numbers as numbers; a word after a number is a pre-release; a local part (+cpu) is newer."""
-    public, _, local = version.partition("+")
-    parts = [(2, int(part), "") if part.isdigit() else (0, 0, part) for part in _PARTS(public)]
-    return (*parts, (1, 0, "")), local
 
 
 def canonical(row: Row, names: Sequence[str] = tuple(SCHEMA.names)) -> str:

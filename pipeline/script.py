@@ -93,12 +93,15 @@ def plain(text: str) -> str:
 
 
 @cache
-def _template() -> Template:
-    return environment().get_template("run.py.jinja")
+def _template(name: str) -> Template:
+    return environment().get_template(name)
 
 
-def render(run: Run) -> str:
-    """The text of run.py for a run that has a placement (ValueError for a refused one)."""
+def render(run: Run, template: str = "run.py.jinja", **more: object) -> str:
+    """The text of run.py for a run that has a placement (ValueError for a refused one).
+
+    template: a script that extends run.py's, with what it needs to know beside that in `more`.
+    """
     if run.placement is None:
         raise ValueError(f"{run.run_id} is refused: there is nothing to render")
     stack = run.stack
@@ -120,7 +123,7 @@ def render(run: Run) -> str:
     if run.extra_packages:
         stack_lines.append(f"and: {', '.join(run.extra_packages)}")
     cores = run.placement.cores
-    return _template().render(
+    return _template(template).render(
         run=run,
         target_words=(
             f"{cores} NeuronCore{'s' if cores > 1 else ''} of AWS Trainium2"
@@ -143,6 +146,7 @@ def render(run: Run) -> str:
         moe=run.mixture_of_experts,
         image_size=_IMAGE_SIZE,
         version_names=RECORDED_PACKAGES,
+        **more,
     )
 
 

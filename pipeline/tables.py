@@ -11,15 +11,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, TypeVar
+from datetime import UTC, datetime
+from typing import Any, TypeVar
 from urllib.parse import quote
 
 from pipeline import phrases
 from pipeline.errors import ResultsError
 from pipeline.markdown import code, text
-from pipeline.rows import newness
+from pipeline.readings import Reading, stale
 from pipeline.script import environment
+from pipeline.stack_names import newness
+from pipeline.wishes import Listed, Unwanted, Wanted
 from pipeline.words import Failure, Result, Target, Task
 
 COLUMNS = (
@@ -59,37 +61,7 @@ _DETAILS = ((3, 160), (1, 100), (0, 60), (0, 0))
 """(other stacks a row, characters a cause), tried in turn until the page is below MAX_BYTES."""
 
 
-class Wished(Protocol):
-    """A model of models.yaml that is wanted."""
-
-    @property
-    def id(self) -> str: ...
-    @property
-    def task(self) -> str: ...
-    @property
-    def note(self) -> str | None: ...
-
-
-class Unwished(Wished, Protocol):
-    """A model of models.yaml that is excluded, and why."""
-
-    @property
-    def reason(self) -> str: ...
-    @property
-    def issue(self) -> str | None: ...
-
-
-W = TypeVar("W", bound=Wished)
-
-
-class Wishes(Protocol):
-    """What models.yaml says, as far as this page needs it; `catalog.Catalog` is one."""
-
-    @property
-    def models(self) -> Sequence[Wished]: ...
-    @property
-    def excluded(self) -> Sequence[Unwished]: ...
-
+W = TypeVar("W", bound=Wanted)
 
 Cells = tuple[str, ...]
 """One row of a table, every cell escaped; the first is the model."""
@@ -118,7 +90,7 @@ class _Section:
 
 def compatibility(
     rows: Iterable[Mapping[str, Any]],
-    wishes: Wishes,
+    wishes: Listed,
     *,
     now: datetime | None = None,
     max_age_days: int | None,
@@ -135,12 +107,11 @@ def compatibility(
     if not rows:
         raise ResultsError("there are no results to make a page of")
     now = now or max(row["tested_at"] for row in rows)
-    oldest = None if max_age_days is None else now - timedelta(days=max_age_days)
     fetch = [command for command in phrases.fetch_all_graphs(rows) if _stays_in_its_block(command)]
     template = environment().get_template("COMPATIBILITY.md.jinja")
     for others, cause in _DETAILS:
         page = template.render(
-            sections=_sections(rows, wishes, oldest, script_link, others, cause),
+            sections=_sections(rows, wishes, now, max_age_days, script_link, others, cause),
             excluded=_groups([_excluded(model, rows) for model in _by_id(wishes.excluded)]),
             untested=_groups(_untested(rows, wishes)),
             failures=_meanings(rows),
@@ -157,8 +128,9 @@ def compatibility(
 
 def _sections(
     rows: Sequence[Mapping[str, Any]],
-    wishes: Wishes,
-    oldest: datetime | None,
+    wishes: Listed,
+    now: datetime,
+    max_age_days: int | None,
     script_link: Callable[[str], str | None],
     others: int,
     cause: int,
@@ -176,10 +148,10 @@ def _sections(
             for _, readings in sorted(found[task, target].items(), key=_by_name)
         ]
         heads = [readings[0] for readings in newest_first]
-        stale = [_is_stale(row, oldest) for row in heads]
+        too_old = [stale(row, now, max_age_days) for row in heads]
         cells = [
             _cells(readings, old, script_link(readings[0]["run_id"]), others)
-            for readings, old in zip(newest_first, stale, strict=True)
+            for readings, old in zip(newest_first, too_old, strict=True)
         ]
         why = {
             result: [_why(row, cause) for row in heads if row["result"] == result]
@@ -190,7 +162,7 @@ def _sections(
                 task=text(task),
                 target=text(target),
                 counts=Counter(text(row["result"]) for row in heads),
-                stale=sum(stale),
+                stale=sum(too_old),
                 results=_groups(cells, [text(row["result"]) for row in heads]),
                 failures=_groups(why[Result.FAIL]),
                 errors=_groups(why[Result.ERROR]),
@@ -229,7 +201,7 @@ def _severity(result: str) -> tuple[int, str]:
 
 
 def _cells(
-    readings: Sequence[Mapping[str, Any]], stale: bool, script: str | None, others: int
+    readings: Sequence[Mapping[str, Any]], too_old: bool, script: str | None, others: int
 ) -> Cells:
     """Model, result, cores, time, memory, check, tested, stack, script, other stacks."""
     row = readings[0]
@@ -238,7 +210,7 @@ def _cells(
         cores += f", {text(row['parallelism'])}"
     if tries := phrases.tries(row):
         cores += f" ({text(tries)})"
-    tested = f"{row['tested_at'].astimezone(UTC):%Y-%m-%d}" + (", stale" if stale else "")
+    tested = f"{row['tested_at'].astimezone(UTC):%Y-%m-%d}" + (", stale" if too_old else "")
     older = [
         f"{text(other['result'])} with {_stack(other, beside=row)}"
         for other in readings[1 : 1 + others]
@@ -266,7 +238,7 @@ def _why(row: Mapping[str, Any], length: int) -> Cells:
     return code(row["model_id"]), text(row["failure"] or "-"), text(row["stage"] or "-"), cause
 
 
-def _excluded(model: Unwished, rows: Iterable[Mapping[str, Any]]) -> Cells:
+def _excluded(model: Unwanted, rows: Iterable[Mapping[str, Any]]) -> Cells:
     """Model, reading, task, reason, note, issue, newest result that there is all the same."""
     seen = [row for row in rows if row["model_id"] == model.id]
     last = "-"
@@ -274,10 +246,18 @@ def _excluded(model: Unwished, rows: Iterable[Mapping[str, Any]]) -> Cells:
         row = max(seen, key=lambda row: (row["tested_at"], row["run_id"]))
         last = f"{text(row['result'])} on {text(row['target'])}, {row['tested_at']:%Y-%m-%d}"
     reason, note = text(model.reason), text(model.note or "-", 300)
-    return code(model.id), "EXCLUDED", text(model.task), reason, note, _issue(model.issue), last
+    return (
+        code(model.id),
+        Reading.EXCLUDED,
+        text(model.task),
+        reason,
+        note,
+        _issue(model.issue),
+        last,
+    )
 
 
-def _untested(rows: Iterable[Mapping[str, Any]], wishes: Wishes) -> list[Cells]:
+def _untested(rows: Iterable[Mapping[str, Any]], wishes: Listed) -> list[Cells]:
     """Model, reading, task, why, note: of each wanted model without a row on the device."""
     targets: dict[str, set[str]] = {}
     for row in rows:
@@ -285,7 +265,7 @@ def _untested(rows: Iterable[Mapping[str, Any]], wishes: Wishes) -> list[Cells]:
     return [
         (
             code(model.id),
-            "UNTESTED",
+            Reading.UNTESTED,
             text(model.task),
             f"ran on {text(', '.join(sorted(seen)))} only" if seen else "no run yet",
             text(model.note or "-", 300),
@@ -308,10 +288,6 @@ def _by_id(models: Iterable[W]) -> list[W]:
 def _by_name(item: tuple[str, object]) -> tuple[str, str]:
     """As people look names up: upper and lower case side by side."""
     return item[0].lower(), item[0]
-
-
-def _is_stale(row: Mapping[str, Any], oldest: datetime | None) -> bool:
-    return oldest is not None and row["tested_at"] < oldest
 
 
 def _stack(row: Mapping[str, Any], beside: Mapping[str, Any] | None = None) -> str:

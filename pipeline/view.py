@@ -1,19 +1,21 @@
-"""Published rows as a person reads them in a terminal of 80 columns and more."""
+"""Published rows in a terminal of 80 columns and more: as a table, by cause, with all fields."""
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
-from datetime import datetime
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pipeline import diagnosis, phrases
+from pipeline import diagnosis, phrases, stack_names
 from pipeline import results as store
+from pipeline.answers import jsonable
 from pipeline.errors import ResultsError, UsageError
-from pipeline.rows import newness
+from pipeline.lines import columns as columns  # other commands print tables with it, too
+from pipeline.lines import printable, wrapped
+from pipeline.stack_names import newness
 from pipeline.words import Failure, Target
 
 Row = Mapping[str, Any]
@@ -25,20 +27,32 @@ _LEFT_OUT = (
 """Fields that the details tell otherwise or leave to --json; tp is neuron_cores again."""
 
 _LISTED = ("findings", "tries", "cpu_fallback_ops")
-_CELL, _VALUE = 200, 300
-"""Characters shown of a cell of a table, and of a field among a row's details."""
+_VALUE = 300
+"""Characters shown of a field among a row's details."""
 
 _LINES = 3
 """Lines that a cause may take below its row."""
 
 
-def rows(results: Path, model: str | None) -> list[Row]:
-    """Current rows, all or those that `model` names: a model id, run id or glob, case aside."""
+def rows(results: Path, model: str | None, stack: str = "") -> list[Row]:
+    """Current rows, all or those that `model` names: a model id, run id or glob, case aside.
+
+    stack: only those of stacks that it names (`stack_names.matches`); "" = of any. UsageError when
+    there are none.
+    """
     found = store.read_current(results)
     if not found:
         raise ResultsError(
             "there are no published results", where=str(results), remedy="name another --results"
         )
+    if stack:
+        keys = stack_names.newest_first(found)
+        found = [row for row in found if stack_names.matches(stack_names.key(row), stack)]
+        if not found:
+            raise UsageError(
+                f"no result is of a stack {stack!r}",
+                remedy="\n  ".join(("there are results of:", *keys)),
+            )
     if model is None:
         return list(found)
     wanted = model.casefold()
@@ -61,10 +75,7 @@ def rows(results: Path, model: str | None) -> list[Row]:
 
 def plain(row: Row) -> dict[str, Any]:
     """A row as JSON types: times in ISO 8601, UTC."""
-    return {
-        name: value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
-        for name, value in row.items()
-    }
+    return {name: jsonable(value) for name, value in row.items()}
 
 
 # --- the table ----------------------------------------------------------------------------------
@@ -138,7 +149,7 @@ def _remarks(row: Row, width: int) -> Iterator[str]:
         f"operators on the host: {host}" if host not in ("-", "none") else "",
         f"{row['failure']} at {row['stage']}: {why}" if row["failure"] else "",
     ):
-        yield from _wrapped(remark, width, "    ", _LINES)
+        yield from wrapped(remark, width, "    ", _LINES)
 
 
 def _cores(row: Row) -> str:
@@ -205,14 +216,14 @@ def details(row: Row, width: int = 120) -> str:
             lines += _listed(row, name, width)
         elif value is not None and name not in _LEFT_OUT:
             aside = f" ({_ASIDE[name]})" if name in _ASIDE else ""
-            lines += _wrapped(f"{name}: {_printable(_text(value), _VALUE)}{aside}", width, "  ")
+            lines += wrapped(f"{name}: {printable(_text(value), _VALUE)}{aside}", width, "  ")
         if name == "signature":
             lines += _advice(row, width)
     keys = row["cache_keys"]
     lines.append(f"  cache_keys: {len(keys) if keys else 0} entries")
     if command := phrases.fetch_graphs(row):
         # Not wrapped: it is there to be copied.
-        lines += ["  to fetch them:", f"    {_printable(command, len(command))}"]
+        lines += ["  to fetch them:", f"    {printable(command, len(command))}"]
     for prompt, text in zip(row["prompts"] or (), row["generated_text"] or (), strict=False):
         lines.append(f"  {prompt!r}\n    {text!r}")
     return "\n".join(lines)
@@ -221,8 +232,8 @@ def details(row: Row, width: int = 120) -> str:
 def _advice(row: Row, width: int) -> Iterator[str]:
     """What is known of the row's signature."""
     if signature := diagnosis.known(row["signature"]):
-        yield from _wrapped(f"means: {signature.meaning}", width, "    ")
-        yield from _wrapped(f"do: {signature.remedy}", width, "    ")
+        yield from wrapped(f"means: {signature.meaning}", width, "    ")
+        yield from wrapped(f"do: {signature.remedy}", width, "    ")
 
 
 def _listed(row: Row, name: str, width: int) -> Iterator[str]:
@@ -232,7 +243,7 @@ def _listed(row: Row, name: str, width: int) -> Iterator[str]:
         told = phrases.host_operators(row)
         if told != "-":
             told = ", ".join(values) if values else told
-            yield from _wrapped(f"{name}: {_printable(told, _VALUE)}", width, "  ")
+            yield from wrapped(f"{name}: {printable(told, _VALUE)}", width, "  ")
     elif not values:
         if values is not None:
             yield f"  {name}: none"
@@ -240,7 +251,7 @@ def _listed(row: Row, name: str, width: int) -> Iterator[str]:
         yield f"  {name}:"
         for value in values:
             told = value if name == "findings" else _try(value)
-            yield from _wrapped(_printable(told, _VALUE), width, "    ")
+            yield from wrapped(printable(told, _VALUE), width, "    ")
 
 
 def _try(earlier: Row) -> str:
@@ -298,16 +309,16 @@ def _group(group: diagnosis.FailureGroup, width: int) -> Iterator[str]:
     name = f", {group.signature}" if known or wanted else ""
     line = f": {group.line}" if group.line else ""
     head = f"{group.count} x {failure.result} {failure}{name}{line}"
-    yield from _wrapped(head, width, "", _LINES)
+    yield from wrapped(head, width, "", _LINES)
     for head, told in (
         ("models", ", ".join(group.models)),
         ("stacks", ", ".join(group.stacks)),
         ("means", group.meaning),
         ("do", diagnosis.ASK if wanted else group.remedy),
     ):
-        yield from _wrapped(f"{head}: {told}" if told else "", width, "    ", _LINES)
+        yield from wrapped(f"{head}: {told}" if told else "", width, "    ", _LINES)
     if group.source:  # not wrapped: it is there to be followed
-        yield f"    see: {_printable(group.source, _VALUE)}"
+        yield f"    see: {printable(group.source, _VALUE)}"
 
 
 def plain_failures(found: Sequence[Row]) -> list[dict[str, Any]]:
@@ -316,38 +327,6 @@ def plain_failures(found: Sequence[Row]) -> list[dict[str, Any]]:
         {**asdict(group), "result": str(Failure(group.failure).result)}
         for group in diagnosis.groups(found)
     ]
-
-
-# --- lines --------------------------------------------------------------------------------------
-
-
-def columns(cells: Iterable[Sequence[str]]) -> list[str]:
-    """Cells as lines with aligned columns; control characters never reach the terminal."""
-    clean = [[_printable(cell) for cell in line] for line in cells]
-    widths = [max(len(line[i]) for line in clean) for i in range(len(clean[0]))] if clean else []
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in clean
-    ]
-
-
-def _wrapped(text: str, width: int, indent: str, most: int | None = None) -> list[str]:
-    """`text` as lines of at most `width` characters, what follows the first one further in."""
-    return textwrap.wrap(
-        _printable(text, 10_000),
-        width,
-        initial_indent=indent,
-        subsequent_indent=f"{indent}  ",
-        max_lines=most,
-        placeholder=" ...",
-        break_on_hyphens=False,
-    )
-
-
-def _printable(text: str, limit: int = _CELL) -> str:
-    folded = " ".join(text.split())
-    shown = folded if len(folded) <= limit else f"{folded[: limit - 3]}..."
-    return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown)
 
 
 def _text(value: object) -> str:

@@ -2,7 +2,8 @@
 
 It answers what the client asks for models, as the Hub does: lists, description, file tree, files at
 a commit with HEAD, Range, ETag, X-Repo-Commit and, above all, X-Error-Code, without which the
-client takes another branch than with the Hub. It can be told to fail, and it keeps a log.
+client takes another branch than with the Hub. It can be told to fail, and it keeps a log. Datasets
+are repositories named "datasets/owner/name"; `tests.dataset_server` lets clients write them.
 
     with HubServer() as hub:
         commit = hub.add("org/model", {"config.json": b"{}"})
@@ -22,7 +23,7 @@ import threading
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
-from urllib.parse import unquote, urlencode, urlsplit
+from urllib.parse import parse_qs, unquote, urlencode, urlsplit
 
 from tests.local_server import Handler, LocalServer
 
@@ -37,15 +38,34 @@ class StoredFile:
     content: Content
     etag: str
     """Its SHA-256, as the Hub gives for large files."""
+    large: bool = False
+    """Whether it is kept as the Hub keeps large files."""
 
     @classmethod
-    def of(cls, content: Content) -> Self:
+    def of(cls, content: Content, *, large: bool = False) -> Self:
         with _open(content) as stream:
-            return cls(content, hashlib.file_digest(stream, "sha256").hexdigest())
+            return cls(content, hashlib.file_digest(stream, "sha256").hexdigest(), large)
 
     @property
     def size(self) -> int:
         return len(self.content) if isinstance(self.content, bytes) else self.content.stat().st_size
+
+    @property
+    def blob(self) -> str:
+        """Git's name of the content; any other name for a file of this machine, whose bytes are
+        not read for it."""
+        if not isinstance(self.content, bytes):
+            return self.etag[:40]
+        git = b"blob %d\0" % len(self.content) + self.content
+        return hashlib.sha1(git, usedforsecurity=False).hexdigest()
+
+    @property
+    def entry(self) -> dict[str, Any]:
+        """As trees tell it, beside its path."""
+        entry: dict[str, Any] = {"type": "file", "size": self.size, "oid": self.blob}
+        if self.large:
+            entry["lfs"] = {"oid": self.etag, "size": self.size, "pointerSize": 130}
+        return entry
 
 
 @dataclass
@@ -79,7 +99,7 @@ class Listed:
 
 @dataclass
 class Repository:
-    """One model repository: files of each commit, and what branches and tags point to."""
+    """One repository: files of each commit, and what branches and tags point to."""
 
     commits: dict[str, dict[str, StoredFile]] = field(default_factory=dict)
     refs: dict[str, str] = field(default_factory=dict)
@@ -139,7 +159,10 @@ class HubServer(LocalServer):
         self._faults: list[Fault] = []
         self._running = 0
         self._lock = threading.Lock()
-        super().__init__(_Handler)
+        super().__init__(self._handler())
+
+    def _handler(self) -> type[Handler]:
+        return HubHandler
 
     @property
     def storage_url(self) -> str:
@@ -154,7 +177,7 @@ class HubServer(LocalServer):
                 for file in files.values():
                     if file.etag == etag:
                         return file
-        raise _Answer(404, message="no such file")
+        raise Answer(404, message="no such file")
 
     def add(
         self,
@@ -227,7 +250,7 @@ def _open(content: Content) -> io.BufferedIOBase:
     return io.BytesIO(content) if isinstance(content, bytes) else content.open("rb")
 
 
-class _Answer(Exception):
+class Answer(Exception):
     """Ends a request with an error."""
 
     def __init__(self, status: int, code: str = "", message: str = "") -> None:
@@ -238,7 +261,7 @@ class _Answer(Exception):
             self.headers["X-Error-Message"] = message
 
 
-class _Handler(Handler):
+class HubHandler(Handler):
     @property
     def hub(self) -> HubServer:
         owner = self.server.owner
@@ -251,19 +274,34 @@ class _Handler(Handler):
     def do_HEAD(self) -> None:
         self._serve()
 
+    def do_POST(self) -> None:
+        self._serve()
+
     def _serve(self) -> None:
         self.request_log = Request(self.command, *self.asked())
+        # Read whatever becomes of it, or it would be taken for the next request.
+        self.body = self._body()
         self.fault = self.hub.begin(self.request_log)
         try:
             if self.fault is not None and self.fault.status is not None:
                 self._send(self.fault.status, self.fault.headers, self.fault.body)
             else:
                 self._route(urlsplit(self.path).path)
-        except _Answer as answer:
+        except Answer as answer:
             body = json.dumps({"error": str(answer)}).encode()
             self._send(answer.status, answer.headers, body)
         finally:
             self.hub.end()
+
+    def _body(self) -> bytes:
+        if self.headers.get("Transfer-Encoding", "").lower() != "chunked":
+            return self.rfile.read(int(self.headers.get("Content-Length", "0")))
+        body = b""
+        while size := int(self.rfile.readline().split(b";")[0], 16):
+            body += self.rfile.read(size)
+            self.rfile.readline()
+        self.rfile.readline()
+        return body
 
     def _route(self, path: str) -> None:
         if found := re.fullmatch(r"/storage/([0-9a-f]{64})", path):
@@ -271,39 +309,48 @@ class _Handler(Handler):
             return
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         if token and token not in self.hub.tokens:
-            raise _Answer(401, message="Invalid credentials in Authorization header")
+            raise Answer(401, message="Invalid credentials in Authorization header")
+        if self._write(path, token):
+            return
         if path == "/api/models":
             self._list()
         elif found := re.fullmatch(
-            r"/api/models/(.+?)(?:/(revision|tree)/([^/]+)(?:/(.*))?)?", path
+            r"/api/(?:models/|(datasets/))(.+?)(?:/(revision|tree|paths-info)/([^/]+)(?:/(.*))?)?",
+            path,
         ):
-            model_id, route, revision, below = found.groups()
-            repository = self._repository(model_id, token)
+            kind, model_id, route, revision, below = found.groups()
+            repository = self._repository((kind or "") + model_id, token)
             commit = self._commit(repository, unquote(revision or "main"))
             if route == "tree":
                 self._tree(repository.commits[commit], unquote(below or ""))
+            elif route == "paths-info":
+                self._paths_info(repository.commits[commit])
             else:
                 self._model_info(model_id, repository, commit)
         elif found := re.fullmatch(r"/(.+?)/resolve/([^/]+)/(.+)", path):
             model_id, revision, name = found.groups()
             repository = self._repository(model_id, token)
             if repository.gated and token not in repository.readers:
-                raise _Answer(403 if token else 401, "GatedRepo", "Access to model is restricted")
+                raise Answer(403 if token else 401, "GatedRepo", "Access to model is restricted")
             self._file(repository, self._commit(repository, unquote(revision)), unquote(name))
         else:
-            raise _Answer(404, message="no such page")
+            raise Answer(404, message="no such page")
+
+    def _write(self, path: str, token: str) -> bool:
+        """Whether it was a request that changes something, and is answered: none here."""
+        return False
 
     def _repository(self, model_id: str, token: str) -> Repository:
         repository = self.hub.repositories.get(model_id)
         if repository is None or (repository.private and token not in repository.readers):
             # The Hub does not tell an anonymous client which of the two it is.
-            raise _Answer(404 if token else 401, "RepoNotFound", "Repository not found")
+            raise Answer(404 if token else 401, "RepoNotFound", "Repository not found")
         return repository
 
     def _commit(self, repository: Repository, revision: str) -> str:
         commit = repository.refs.get(revision, revision)
         if commit not in repository.commits:
-            raise _Answer(404, "RevisionNotFound", f"Invalid rev id: {revision}")
+            raise Answer(404, "RevisionNotFound", f"Invalid rev id: {revision}")
         return commit
 
     def _model_info(self, model_id: str, repository: Repository, commit: str) -> None:
@@ -316,6 +363,12 @@ class _Handler(Handler):
             "tags": ["transformers", "safetensors"],
             "siblings": [{"rfilename": name} for name in sorted(repository.commits[commit])],
         }
+        if "blobs" in self.request_log.query:
+            files = repository.commits[commit]
+            info["siblings"] = [
+                {"rfilename": name, "size": files[name].size, "blobId": files[name].blob}
+                for name in sorted(files)
+            ]
         if wanted := self.request_log.query.get("expand"):
             info = {name: info[name] for name in ("id", *wanted) if name in info}
         self._send_json(info)
@@ -325,7 +378,7 @@ class _Handler(Handler):
         query = {name: values[0] for name, values in self.request_log.query.items()}
         sort = query.get("sort", "trendingScore")
         if sort not in ("downloads", "likes", "trendingScore"):
-            raise _Answer(400, message=f"no such sort: {sort}")
+            raise Answer(400, message=f"no such sort: {sort}")
         found = [
             {"id": model_id, **listed.fields()}
             for model_id, listed in self.hub.listed.items()
@@ -352,23 +405,31 @@ class _Handler(Handler):
         prefix = f"{below}/" if below else ""
         names = [name for name in sorted(files) if name.startswith(prefix)]
         if not names:
-            raise _Answer(404, "EntryNotFound", f"{below} does not exist")
-        self._send_json(
-            [
-                {
-                    "type": "file",
-                    "path": name,
-                    "size": files[name].size,
-                    "oid": files[name].etag[:40],
-                }
-                for name in names
-            ]
-        )
+            raise Answer(404, "EntryNotFound", f"{below} does not exist")
+        if self.request_log.query.get("recursive", ["false"])[0].lower() not in ("true", "1"):
+            inside = dict.fromkeys(
+                prefix + name.removeprefix(prefix).split("/")[0] for name in names
+            )
+            names = list(inside)
+        self._send_json([self._entry(files, name) for name in names])
+
+    def _entry(self, files: dict[str, StoredFile], name: str) -> dict[str, Any]:
+        """As trees tell a file, or a folder."""
+        if name in files:
+            return {"path": name, **files[name].entry}
+        oid = hashlib.sha1(name.encode(), usedforsecurity=False).hexdigest()
+        return {"type": "directory", "path": name, "size": 0, "oid": oid}
+
+    def _paths_info(self, files: dict[str, StoredFile]) -> None:
+        """What is at the paths of a form; those where nothing is are left out."""
+        names = [unquote(name) for name in parse_qs(self.body.decode()).get("paths", [])]
+        there = [name for name in names if any(f"{one}/".startswith(f"{name}/") for one in files)]
+        self._send_json([self._entry(files, name) for name in there])
 
     def _file(self, repository: Repository, commit: str, name: str) -> None:
         file = repository.commits[commit].get(name)
         if file is None:
-            raise _Answer(404, "EntryNotFound", "Entry not found")
+            raise Answer(404, "EntryNotFound", "Entry not found")
         headers = {"X-Repo-Commit": commit, "ETag": f'"{file.etag}"'}
         if self.hub.redirect and not name.endswith(".json"):
             headers |= {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from pipeline.catalog import load
 from pipeline.publish import publish
 from tests import jobs, papers
 from tests.conftest import ROOT
-from tests.origins import Origin
+from tests.origins import Origin, git
 
 
 @pytest.fixture
@@ -20,7 +21,7 @@ def origin(tmp_path: Path) -> Origin:
 
 
 def push_results(origin: Origin, folder: Path) -> None:
-    """Somebody publishes a PASS to the branch `results`."""
+    """Somebody publishes a PASS to the branch `results`, the list beside it."""
     publish(
         [papers.save(folder / "records", [papers.passing()])],
         results=folder / "out" / "results",
@@ -29,11 +30,12 @@ def push_results(origin: Origin, folder: Path) -> None:
         plan=None,
         now=papers.day(1),
     )
-    page = (folder / "out" / "COMPATIBILITY.md").read_text(encoding="utf-8")
-    (script,) = (folder / "out" / "results" / "scripts").iterdir()
-    name = f"results/scripts/{script.name}"
-    files = {"COMPATIBILITY.md": page, name: script.read_text(encoding="utf-8")}
-    origin.write(files, branch="results")
+    tree = origin.checkout(folder / "publisher")
+    shutil.copytree(folder / "out", tree, dirs_exist_ok=True)
+    shutil.copy(ROOT / "models.yaml", tree)
+    git(tree, "add", "--all")
+    git(tree, "commit", "--quiet", "--message", "results")
+    git(tree, "push", "--quiet", "origin", "HEAD:refs/heads/results")
 
 
 def pages(checkout: Path) -> subprocess.CompletedProcess[str]:
@@ -49,8 +51,9 @@ def test_the_site_follows_the_results(origin: Origin, tmp_path: Path) -> None:
     assert first.returncode == 0, first.stderr
     assert "## The site is now at " in first.stdout
     held = origin.files("gh-pages")
-    assert {"index.html", ".nojekyll"} < set(held)
-    assert all(name in ("index.html", ".nojekyll") or name.startswith("results/") for name in held)
+    assert {"index.html", ".nojekyll", "models/Qwen--Qwen3-0.6B/index.html"} < set(held)
+    assert "results/models.json" in held
+    assert not {"README.md", "COMPATIBILITY.md", "models.yaml"} & set(held)
     again = pages(checkout)
     assert "## The site is up to date" in again.stdout, again.stdout + again.stderr
 

@@ -189,7 +189,10 @@ def test_exit_codes_are_told_apart() -> None:
     assert len({meaning for _, meaning in codes}) == len(codes)
 
 
-COMMANDS = ["actions", "doctor", "plan", "publish", "run", "script", "show", "validate"]
+COMMANDS = [
+    *("actions", "diff", "doctor", "history", "measure", "plan", "publish", "reproduce", "run"),
+    *("script", "show", "site", "validate"),
+]
 
 
 def test_help_lists_the_commands() -> None:
@@ -314,7 +317,7 @@ def test_control_plane_needs_no_torch(campaign: Path) -> None:
         ["script", "good/one"],
         ["publish", str(folder), "--plan", "plan.json"],
         ["show"],
-        ["show", "good/one"],
+        ["show", "good/one", "--stack", "cpu"],
     )
     assert err == "[0, 0, 0, 0, 0, 0]\n"
     assert "good/one: PASS" in out
@@ -898,11 +901,13 @@ def test_publish_and_show(campaign: Path) -> None:
     assert table[0].split()[:3] == ["model", "result", "tested"]
     assert table[1].split()[:3] == ["good/one", "PASS", f"{at:%Y-%m-%d}"]
     assert table[2].split()[:2] == ["good/two", "FAIL"]
-    assert qualify("show", "good/one").out.startswith("good/one: PASS\n")
-    assert qualify("show", "good/*").out.count("\n\n") == 1
+    passing = qualify("show", "good/one", "--stack", "cpu")
+    assert passing.out.startswith("good/one: PASS\n") and passing.code == 0
+    assert qualify("show", "good/*", "--full").out.count("\n\n") == 1
     rows = qualify("show", "--json").json()
     assert [row["result"] for row in rows] == ["PASS", "FAIL"]
-    assert [row["model_id"] for row in qualify("show", "good/two", "--json").json()] == ["good/two"]
+    failing = qualify("show", "good/two", "--stack", "cpu", "--json")
+    assert (failing.code, json.loads(failing.out)["row"]["result"]) == (11, "FAIL")
 
 
 def test_publish_as_json(campaign: Path) -> None:
@@ -939,7 +944,7 @@ def test_publish_keeps_the_good_among_broken_records(campaign: Path) -> None:
     assert ended.code == 6
     assert str(broken) in ended.err
     assert ended.out.startswith("1 new row: 1 PASS, 0 FAIL, 0 ERROR\n")
-    assert qualify("show", "good/one").code == 0
+    assert qualify("show", "good/one", "--stack", "cpu").code == 0
 
 
 @pytest.mark.parametrize(
@@ -964,7 +969,8 @@ def test_show_without_results(in_tmp: Path) -> None:
     ended = qualify("show")
     assert (ended.code, ended.out) == (6, "")
     assert ended.err == (
-        "qualify: results: there are no published results\n  name another --results\n"
+        "qualify: results: there are no published results\n"
+        "  name another --results: a folder, the address of a site, or hf://datasets/OWNER/NAME\n"
     )
 
 
@@ -972,8 +978,6 @@ def test_show_an_unknown_model(campaign: Path) -> None:
     """A model without a result is untested; a near miss is offered."""
     published(papers.passing(run_of("good/one")))
     ended = qualify("show", "good/uno")
-    assert (ended.code, ended.out) == (2, "")
-    assert ended.err == (
-        "qualify: no result for 'good/uno': untested, which says nothing of the model\n"
-        "  did you mean good/one?\n"
-    )
+    assert ended.code == 12
+    assert ended.out.startswith("good/uno: UNTESTED on Trainium\n")
+    assert "Did you mean good/one?" in ended.out

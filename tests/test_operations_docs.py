@@ -188,17 +188,20 @@ def test_variables_are_those_of_the_workflows() -> None:
     assert table == there
 
 
-def test_the_secret_is_where_the_pages_put_it() -> None:
-    """One secret, in one environment: every job that reads it is of that environment."""
-    assert set(re.findall(r"\bsecrets\.(\w+)", github_text())) == {"HF_READ_TOKEN"}
-    (name,) = set(
-        re.findall(r"gh secret set HF_READ_TOKEN --repo \S+ --env (\S+)", read(OPERATIONS))
-    )
-    readers = [job for _, job in jobs() if "secrets.HF_READ_TOKEN" in json.dumps(job)]
-    assert readers
-    for job in readers:
-        assert job["environment"]["name"] == name
-    assert f"environments/{name}/deployment-branch-policies" in read(OPERATIONS)
+def test_secrets_are_where_the_pages_put_them() -> None:
+    """Each secret is in one environment, open to main alone, and read by no job outside of it; the
+    one that writes is not on a machine with a device."""
+    told = dict(re.findall(r"gh secret set (\w+) --repo \S+ --env (\S+)", read(OPERATIONS)))
+    assert set(re.findall(r"\bsecrets\.(\w+)", github_text())) == set(told)
+    for secret, environment in told.items():
+        readers = [job for _, job in jobs() if f"secrets.{secret}" in json.dumps(job)]
+        assert readers
+        for job in readers:
+            assert job["environment"]["name"] == environment
+            if "WRITE" in secret:
+                assert job["runs-on"] == "ubuntu-latest"
+        assert f"environments/{environment}/deployment-branch-policies" in read(OPERATIONS)
+    assert len(set(told.values())) == len(told)
 
 
 def test_labels_are_those_that_the_code_uses() -> None:

@@ -181,7 +181,8 @@ def test_plan_of_nothing_derives_the_page(campaign: Campaign) -> None:
     campaign.publish(papers.passing())
     assert campaign.publish(plan=nothing).written == ()
     campaign.wishes = View(models=(Wanted("new/model"),))
-    assert campaign.publish(plan=nothing).written == (campaign.table,)
+    wishes = campaign.results / "models.json"
+    assert campaign.publish(plan=nothing).written == (wishes, campaign.table)
 
 
 def test_plan_of_refusals_needs_no_device(campaign: Campaign) -> None:
@@ -362,7 +363,7 @@ def test_files_are_written_history_first_and_page_last(
     monkeypatch.setattr(store, "write_atomically", noting)
     campaign.publish(papers.passing(), papers.passing(papers.run("b/b")))
     kinds = ["COMPATIBILITY.md" if "/" not in path else path.split("/")[1] for path in order]
-    assert kinds == ["history", "current", "scripts", "scripts", "COMPATIBILITY.md"]
+    assert kinds == ["history", "current", "scripts", "scripts", "models.json", "COMPATIBILITY.md"]
 
 
 def changes(done: Published) -> list[tuple[ChangeKind, str, Result | None, Result]]:

@@ -16,11 +16,29 @@ from pipeline.errors import EnvironmentFault, UsageError
 if TYPE_CHECKING:
     from pipeline.doctor import Machine, Problem
     from pipeline.record import StackVersions
+    from pipeline.reproduce import Ready, Row
+
+results_source_option = click.option(
+    "--results",
+    "source",
+    metavar="SOURCE",
+    default="results",
+    show_default=True,
+    help="Published results: a folder, a site's address, or hf://datasets/OWNER/NAME.",
+)
 
 
 @main.command(short_help="Say what this machine is and lacks.")
 @list_option
 @stack_option
+@click.option(
+    "--row",
+    "model",
+    metavar="MODEL",
+    help="Hold the machine against the published row of MODEL instead; --stack then names, as a "
+    "glob, which of its rows.  [default: the newest stack's]",
+)
+@results_source_option
 @click.option(
     "--first-run",
     is_flag=True,
@@ -33,14 +51,26 @@ if TYPE_CHECKING:
 )
 @json_option
 def doctor(
-    list_path: Path, stacks: tuple[str, ...], first_run: bool, output: Path | None, as_json: bool
+    list_path: Path,
+    stacks: tuple[str, ...],
+    model: str | None,
+    source: str,
+    first_run: bool,
+    output: Path | None,
+    as_json: bool,
 ) -> None:
-    """Say what this machine is, and what keeps it from running a stack of the list.
+    """Say what this machine is, and what keeps it from running a stack of the list, or from
+    reproducing a row.
 
     Ends with an error when something would stop a run, or an assumption does not hold.
     """
     from pipeline.catalog import load
 
+    if model is not None:
+        if first_run or output:
+            raise UsageError("--first-run is of a stack of the list, not of a row")
+        _beside_row(model, source, stacks, as_json=as_json)
+        return
     catalog = load(list_path)
     wanted = [catalog.stack_versions(name) for name in stacks or catalog.defaults.stacks]
     if output is not None and not first_run:
@@ -73,6 +103,61 @@ def _examine(wanted: list[StackVersions], *, as_json: bool) -> None:
     stopped = [name for name, made in problems.items() if made]
     if stopped:
         raise EnvironmentFault(f"this machine cannot run {', '.join(stopped)} as it is")
+
+
+def _beside_row(model: str, source: str, stacks: tuple[str, ...], *, as_json: bool) -> None:
+    from pipeline import reproduce
+    from pipeline.sources import open_source
+
+    if len(stacks) > 1:
+        raise UsageError("a row is of one stack", remedy="name one with --stack")
+    opened = open_source(source)
+    chosen = reproduce.choose(opened.results, model, *stacks)
+    ready = reproduce.look(chosen.row)
+    run_id = str(chosen.row["run_id"])
+    if as_json:
+        print_json(
+            {
+                "machine": asdict(ready.machine),
+                "row": run_id,
+                "source": opened.name,
+                "components": [asdict(one) for one in ready.components],
+                "problems": {run_id: [asdict(one) for one in ready.stops]},
+            }
+        )
+    else:
+        click.echo("\n".join(_told(ready.machine)))
+        click.echo(
+            "\n".join(["", *notices(opened.notice, chosen.others), *beside(chosen.row, ready)])
+        )
+    if ready.stops:
+        raise EnvironmentFault(f"this machine cannot reproduce {run_id} as it is")
+
+
+def notices(notice: str, others: tuple[str, ...]) -> list[str]:
+    """What a reader must know of the results, and that the model has rows on other stacks."""
+    lines = [f"note: {notice}"] if notice else []
+    if others:
+        stacks = ", ".join(run_id.partition("@")[2] for run_id in others[:3])
+        more = ", ..." if len(others) > 3 else ""
+        lines.append(f"note: there are rows of other stacks (--stack): {stacks}{more}")
+    return lines
+
+
+def beside(row: Row, ready: Ready) -> list[str]:
+    """This machine beside that of a row: a table, then what to do."""
+    from pipeline.lines import columns
+    from pipeline.reproduce import component_cells
+    from pipeline.stack_names import label
+
+    lines = [f"{row['model_id']}, {row['result']} on {label(row)}, beside this machine:"]
+    lines += [f"  {line}" for line in columns(component_cells(ready.components))]
+    hints = [one for one in ready.components if one.remedy and one.match != "stops"]
+    lines += [f"  {one.name}: {one.remedy}" for one in hints]
+    if ready.command:
+        lines.append(f"  packages to add: {ready.command}")
+    lines.append(f"to run its script: {count(ready.stops, 'problem') if ready.stops else 'ready'}")
+    return [*lines, *(f"  {line}" for line in _advice(ready.stops))]
 
 
 def _told(found: Machine) -> list[str]:

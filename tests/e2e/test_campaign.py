@@ -261,7 +261,7 @@ def test_show_reads_what_was_published(folder: Folder, rows: dict[str, Any]) -> 
     told = folder.qualify("show")
     for model in rows:
         assert model in told
-    one = folder.qualify("show", REAL)
+    one = folder.qualify("show", REAL, "--full", "--stack", "cpu")
     assert rows[REAL]["generated_text"][0] in one.encode().decode("unicode_escape") or (
         repr(rows[REAL]["generated_text"][0]) in one
     )

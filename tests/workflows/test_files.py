@@ -28,6 +28,7 @@ OTHER_RUNS = {
     "make test-fast": "as lint",
     "make wheel": "as lint",
     "$GITHUB_ACTION_PATH/install.sh": "puts `qualify` on PATH, so it cannot be one of its commands",
+    "$GITHUB_ACTION_PATH/gate.sh": "installs `qualify` where another repository's job has none",
     'gh release create "$TAG" --repo "$GITHUB_REPOSITORY" --verify-tag --generate-notes'
     " wheel/*.whl": "one call of a program that hosted machines have",
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import shutil
+import tempfile
 from pathlib import Path
 
 import click
@@ -34,6 +34,7 @@ def pages(tree: Path, site_tree: Path) -> None:
     from pipeline.actions.git import published_tree, push_derived
     from pipeline.actions.workflow import Workflow
     from pipeline.errors import ResultsError
+    from pipeline.site import files
 
     workflow = Workflow.here()
     branch = inputs.branch(os.environ)
@@ -45,10 +46,11 @@ def pages(tree: Path, site_tree: Path) -> None:
         )
 
     def derive(folder: Path) -> str:
-        for old in folder.iterdir():
-            if old.name != ".git":
-                shutil.rmtree(old) if old.is_dir() else old.unlink()
-        site.build(published, folder)
+        # Built apart: a build that fails must leave the tree as it is. On the same disk, to move.
+        with tempfile.TemporaryDirectory(dir=folder.parent) as scratch:
+            built = Path(scratch) / "site"
+            site.build(published, built)
+            files.move_into(built, folder)
         return f"Site of {branch}"
 
     pushed = push_derived(

@@ -1,0 +1,1 @@
+"""The site, driven in a real Chromium."""
