@@ -18,7 +18,7 @@ MODELS := SmolLM2-135M-Instruct tiny-qwen3 tiny-gpt-oss tiny-gemma3 tiny-qwen2-5
 # vector extension to see whether the compiler knows it: a third of a small model's time.
 export TORCHINDUCTOR_VEC_ISA_OK ?= 1
 
-.PHONY: demo test test-fast build-models build-simulator lint wheel docs clean
+.PHONY: demo test test-fast test-long build-models build-simulator lint wheel docs clean
 
 demo: $(INSTALLED)
 	$(BIN)/python -m demo.build_models build/models --only $(MODELS)
@@ -41,8 +41,14 @@ demo: $(INSTALLED)
 # since threads of two processes that wait for each other by spinning cost more than they give.
 test: $(INSTALLED)
 	$(MAKE) --jobs 2 --output-sync lint build-models build-simulator
+	OMP_NUM_THREADS=1 TORCHINDUCTOR_COMPILE_THREADS=1 \
+		TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
+		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' --durations 20
+
+# Real runs beside those of `make test` that would take it past half an hour on two cores.
+test-long: $(INSTALLED) build-models build-simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
-		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --durations 20
+		$(BIN)/python -m pytest -n 2 --dist loadfile -m long --durations 10
 
 build-models: $(INSTALLED)
 	OMP_NUM_THREADS=1 $(BIN)/python -m demo.build_models build/models

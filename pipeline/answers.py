@@ -72,7 +72,7 @@ PAST_COLUMNS = (
 )
 """Those of a line of history."""
 
-RECENT = 12
+RECENT = 8
 """Publications that an answer reads the history of; `qualify history` reads all. Each is a file
 with a footer of its own, and costs a reader about a millisecond."""
 

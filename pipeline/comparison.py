@@ -154,7 +154,7 @@ def text(found: Comparison, width: int = 80) -> str:
     """What moved from one stack to another: newly failing first, then fixed, then figures."""
     lines = [
         *wrapped(f"from {stack_names.label_of(found.before)}", width, ""),
-        *wrapped(f"to   {stack_names.label_of(found.after)}", width, ""),
+        *wrapped(f"to {stack_names.label_of(found.after)}", width, ""),
         "",
         *wrapped(_counts(found), width, ""),
     ]

@@ -92,6 +92,10 @@ class Lookup:
 
     def model_ids(self) -> list[str]:
         """All that have a current row, sorted."""
+        return self._model_ids
+
+    @cached_property
+    def _model_ids(self) -> list[str]:
         return sorted({name for file in self.current for name in file.values(_MODEL)})
 
     def rows(self, columns: Sequence[str]) -> list[Row]:
@@ -140,7 +144,10 @@ class _File:
 
     def values(self, column: str) -> list[Any]:
         """All of a column."""
-        return [row[column] for row in self.rows([column])]
+        if self._reader is None:
+            return [row[column] for row in self._all]
+        groups = range(self._reader.num_row_groups)
+        return [one for group in groups for one in _values(self._read(group, [column])[column])]
 
     @cached_property
     def _reader(self) -> ParquetReader | None:

@@ -136,10 +136,11 @@ def test_one_commit_holds_all_that_is_derived(campaign: Campaign) -> None:
         "COMPATIBILITY.md",
         "models.yaml",
         "results/current/neuronxcc-2.28.7631.0/transformers-5.24.0.parquet",
+        "results/models.json",
         f"results/scripts/{good.run_id}.py",
         f"results/scripts/{bad.run_id}.py",
     ]
-    assert len(files) == 6
+    assert len(files) == 7
     assert campaign.origin.message().splitlines()[0] == "Publish 2 results: 1 PASS, 1 FAIL"
     assert read_current(campaign.tree / "results", ["model_id", "result"]) == [
         {"model_id": "a/good", "result": "PASS"},

@@ -236,7 +236,7 @@ def test_version_of_a_checkout() -> None:
         (["plan", "--budget", "-3"], "-3.0 is not in the range"),
         (["plan", "--budget", "soon"], "'soon' is not a valid float"),
         (["script"], "Missing argument 'RUN'"),
-        (["publish"], "Missing argument 'RECORDS"),
+        (["publish"], "there are no RECORDS to publish"),
     ],
 )
 def test_wrong_command_lines(arguments: list[str], message: str) -> None:

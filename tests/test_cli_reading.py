@@ -162,8 +162,9 @@ def test_an_answer_needs_no_heavy_library(published: Path) -> None:
     code = (
         "import sys\nfrom pipeline.cli import main\n"
         "try: main(['show', 'Qwen/Qwen3-0.6B'])\nexcept SystemExit as end: assert not end.code\n"
-        "print(sorted({'pandas', 'pydantic', 'torch', 'transformers', 'yaml', 'huggingface_hub', "
-        "'pyarrow.parquet', 'pyarrow.compute', 'pyarrow.dataset'} & set(sys.modules)))"
+        "print(sorted({'numpy', 'pandas', 'pydantic', 'torch', 'transformers', 'yaml', "
+        "'huggingface_hub', 'pyarrow.parquet', 'pyarrow.compute', 'pyarrow.dataset'} "
+        "& set(sys.modules)))"
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],

@@ -136,8 +136,9 @@ def test_every_command_has_its_help() -> None:
     }
     assert {*texts} == {"qualify", *commands, *below}
     for path, command in (commands | below).items():
-        for option in command.params:
-            assert max(option.opts, key=len).upper() in texts[path].upper()
+        for parameter in command.params:
+            shown = parameter.metavar if isinstance(parameter, click.Argument) else None
+            assert (shown or max(parameter.opts, key=len)).upper() in texts[path].upper()
     assert all(len(line) <= docs.HELP_WIDTH for text in texts.values() for line in text.split("\n"))
 
 

@@ -158,7 +158,7 @@ def test_a_crash_a_hang_and_a_fault_leave_the_other_checks(tmp_path: Path) -> No
             check("good"),
             check("bad"),
             check("crash"),
-            check("hang", limit_s=2),
+            check("hang", limit_s=8),
             check("broken"),
             check("elsewhere"),
             check("after-crash", needs=("crash",)),
@@ -174,7 +174,7 @@ def test_a_crash_a_hang_and_a_fault_leave_the_other_checks(tmp_path: Path) -> No
     assert "ended by SIGSEGV" in seen["crash"][1]
     assert "before the crash" in seen["crash"][1]
     assert seen["hang"][0] == "does not hold"
-    assert "did not end within 2 s" in seen["hang"][1]
+    assert "did not end within 8 s" in seen["hang"][1]
     assert seen["broken"][0] == "could not be tried"
     assert "ZeroDivisionError" in seen["broken"][1]
     assert seen["elsewhere"] == ("could not be tried", "not on this machine")

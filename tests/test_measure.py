@@ -293,6 +293,7 @@ def _disturbed(render: Callable[[Run, Request], str]) -> Callable[[Run, Request]
     return made
 
 
+@pytest.mark.long
 def test_a_real_model_on_the_cpu(asked: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of a qualified model every size is told: one that stands, with the injected slow step in its
     figures; one that compiled while it was measured, as invalid; one that is too long."""

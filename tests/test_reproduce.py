@@ -598,6 +598,7 @@ def test_a_real_row_is_reproduced_with_its_own_graphs(real: Real, tmp_path: Path
     assert {one["match"] for one in told["stack"]} <= {"same", "enough"}
 
 
+@pytest.mark.long
 def test_other_real_tokens_are_held_against_the_cpu(real: Real, tmp_path: Path) -> None:
     """The row says other tokens than the model gives: the CPU decides, and the place is shown."""
     tokens = [list(answer) for answer in real.row["generated_tokens"]]

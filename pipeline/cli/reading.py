@@ -167,6 +167,10 @@ def show(
 
 def _show_one(model: str, results: str, stack: str, full: bool, as_json: bool) -> None:
     """Print the answer about one model and end with its exit code."""
+    if not full:
+        from pipeline import light_arrow
+
+        light_arrow.load()
     from pipeline import answers, screen
     from pipeline.lookup import Lookup
     from pipeline.readings import Evidence

@@ -32,9 +32,9 @@ elif name == "tiny-qwen3":
     for process in [family, *family.children(recursive=True)]:
         process.kill()
     sys.exit(137)
-elif name == "SmolLM2-135M-Instruct":
+elif name == "tiny-llama-3-kv-heads":
     (kept,) = pathlib.Path(os.environ["WORLD"], "artifacts", "1").glob(
-        "records-*/demo--SmolLM2-135M-Instruct@*/1/record.json")
+        "records-*/demo--tiny-llama-3-kv-heads@*/1/record.json")
     folder.mkdir(parents=True)
     (folder / "record.json").write_bytes(kept.read_bytes()[:3_000])
 elif name == "tiny-gpt-oss":

@@ -28,13 +28,13 @@ from tests.e2e import faults
 from tests.e2e.conftest import Campaign, Folder, environment
 from tests.e2e.conftest import rows as rows_of
 
-REAL = "demo/SmolLM2-135M-Instruct"
-REFUSED = "demo/SmolLM2-135M-Instruct-on-2-cores"
+PLAIN = "demo/tiny-llama-3-kv-heads"
+REFUSED = "demo/tiny-llama-3-kv-heads-on-2-cores"
 DENSE = "demo/tiny-qwen3"
 EXPERTS = "demo/tiny-gpt-oss"
 SLIDING = "demo/tiny-gemma3"
 PICTURE = "demo/tiny-qwen2-5-vl"
-PASSING = (REAL, DENSE, EXPERTS, SLIDING, PICTURE)
+PASSING = (PLAIN, DENSE, EXPERTS, SLIDING, PICTURE)
 
 
 JOBS = ("laptop-1", "laptop-2")
@@ -148,7 +148,7 @@ def test_what_the_models_say(rows: dict[str, dict[str, Any]]) -> None:
     assert rows[DENSE]["generated_text"][0].startswith(" by the sea, there lived an old man")
     assert rows[SLIDING]["generated_text"] == rows[DENSE]["generated_text"]
     assert all("red circle" in text for text in rows[PICTURE]["generated_text"])
-    assert len(set(rows[REAL]["generated_text"])) == 3
+    assert len(set(rows[PLAIN]["generated_text"])) == 3
 
 
 def test_the_folder_reads_as_one_table(folder: Folder, rows: dict[str, Any]) -> None:
@@ -261,9 +261,9 @@ def test_show_reads_what_was_published(folder: Folder, rows: dict[str, Any]) -> 
     told = folder.qualify("show")
     for model in rows:
         assert model in told
-    one = folder.qualify("show", REAL, "--full", "--stack", "cpu")
-    assert rows[REAL]["generated_text"][0] in one.encode().decode("unicode_escape") or (
-        repr(rows[REAL]["generated_text"][0]) in one
+    one = folder.qualify("show", PLAIN, "--full", "--stack", "cpu")
+    assert rows[PLAIN]["generated_text"][0] in one.encode().decode("unicode_escape") or (
+        repr(rows[PLAIN]["generated_text"][0]) in one
     )
 
 
@@ -356,7 +356,7 @@ def test_faults_cost_nothing_but_themselves(faulty: Campaign, before: Path) -> N
     for old in _history(before):
         news.remove(old)  # a ValueError: history lost a row
     assert {name: result for name, result, _ in news} == {
-        **dict.fromkeys((REAL, DENSE, EXPERTS, PICTURE), "ERROR"),
+        **dict.fromkeys((PLAIN, DENSE, EXPERTS, PICTURE), "ERROR"),
         REFUSED: "FAIL",
         SLIDING: "PASS",
     }
@@ -366,7 +366,7 @@ def test_faults_cost_nothing_but_themselves(faulty: Campaign, before: Path) -> N
     assert "**3 of 5 runs left no usable record**: ERROR, and due again." in page
     assert f"| `{DENSE}` | ERROR | lost runner at download |" in page
     said = " ".join(found.message for found in outcome.job("Publish").annotations)
-    for name in (REAL, EXPERTS, PICTURE):
+    for name in (PLAIN, EXPERTS, PICTURE):
         assert name in page
         assert f"{name.replace('/', '--')}@" in said
 

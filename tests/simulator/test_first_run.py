@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+import pytest
+
 from pipeline.first_run import CHECKS
 from tests.conftest import ROOT
 from tests.simulator.machine import Machine
@@ -65,6 +67,7 @@ def session(
     }
 
 
+@pytest.mark.long
 def test_what_can_hold_on_the_stand_in_holds(machine: Machine) -> None:
     """Every probe works: nothing but what the stand-in lacks is left, and that is told as such.
 

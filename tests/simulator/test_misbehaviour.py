@@ -279,6 +279,7 @@ def test_memory_is_told_by_allocator_and_runtime(records: dict[str, Record]) -> 
         assert len(record.runtime_peak_bytes) == cores and min(record.runtime_peak_bytes) > 0
 
 
+@pytest.mark.long
 def test_a_damaged_graph_is_compiled_again(
     bench: Bench, records: dict[str, Record], models: Callable[[str], Path]
 ) -> None:
@@ -322,6 +323,7 @@ def test_nothing_of_it_can_be_published(
     assert not (tmp_path / "results").exists() and not (tmp_path / "page.md").exists()
 
 
+@pytest.mark.long
 def test_a_sick_device_is_left_alone(bench: Bench, models: Callable[[str], Path]) -> None:
     """A process that nobody knows holds a core: its device is taken out, the run goes elsewhere."""
     take = "import sys, torch; torch.zeros(1, device='neuron'); print('taken', flush=True); input()"

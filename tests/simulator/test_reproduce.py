@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from pipeline import results as stored
 from pipeline.record import Record, find_records, read
 from pipeline.rows import row_of
@@ -15,6 +17,7 @@ from tests.simulator.machine import Machine
 from tests.simulator.test_misbehaviour import LIST
 
 
+@pytest.mark.long
 def test_a_device_row_is_reproduced_on_the_device(
     machine: Machine, models: Callable[[str], Path], tmp_path: Path
 ) -> None:
