@@ -18,6 +18,7 @@ from tests import papers
 from tests.conftest import ROOT
 from tests.hub_server import HubServer
 from tests.papers import Banned, View
+from tests.test_outside import public, write
 
 
 def qualify(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -155,6 +156,21 @@ def test_json_of_one_model(published: Path) -> None:
     found = json.loads(ended.stdout)
     assert (found["evidence"], found["row"]["model_id"]) == ("FAIL", "odd/one")
     assert ended.stderr.startswith("qualify: odd/one fails on neuronx-cc 2.28.7631.0")
+
+
+def test_what_others_published_stands_beside_and_changes_nothing(published: Path) -> None:
+    """A PASS of others is shown, marked as theirs, and the answer and its exit code stay ours."""
+    write(Path("theirs") / "a.parquet", [public("odd/one", result="PASS", notes="it works")])
+    ended = qualify("show", "odd/one", "--also", "theirs")
+    assert ended.returncode == 11 and ended.stdout.startswith("odd/one: FAIL\n")
+    ours, _, theirs = ended.stdout.partition("\nOutside evidence: what others published")
+    assert "it works" in theirs and "it works" not in ours
+    told = json.loads(qualify("show", "odd/one", "--also", "theirs", "--json").stdout)
+    assert [row["result"] for row in told["also"]] == ["PASS"] and told["evidence"] == "FAIL"
+    none = qualify("show", "Qwen/Qwen3-0.6B", "--also", "theirs")
+    assert none.returncode == 0
+    assert none.stdout.endswith("\nOutside evidence: nothing of this model there\n")
+    assert qualify("show", "Qwen/*", "--also", "theirs").returncode == 2
 
 
 def test_an_answer_needs_no_heavy_library(published: Path) -> None:

@@ -14,6 +14,7 @@ from pipeline.cli.options import json_option, list_option, path, print_json, res
 from pipeline.errors import UsageError
 
 if TYPE_CHECKING:
+    from pipeline.outside import OutsideRow
     from pipeline.sources import Source
 
 
@@ -136,9 +137,22 @@ _place_option = click.option(
     "--failures", is_flag=True, help="Group what did not pass by its cause, with what to do."
 )
 @click.option("--full", is_flag=True, help="Every field of every row of MODEL.")
+@click.option(
+    "--also",
+    multiple=True,
+    metavar="PLACE",
+    help="Beside the answer about one MODEL: what others published of it, a folder of Parquet or "
+    "hf://datasets/OWNER/NAME. It does not change the answer. May be repeated.",
+)
 @json_option
 def show(
-    model: str | None, results: str, stack: str, failures: bool, full: bool, as_json: bool
+    model: str | None,
+    results: str,
+    stack: str,
+    failures: bool,
+    full: bool,
+    also: tuple[str, ...],
+    as_json: bool,
 ) -> None:
     """Show the current results, or what is known of MODEL: a model id, a run id, or a glob of them.
 
@@ -146,8 +160,10 @@ def show(
     for, 11 for a FAIL, 12 where there is no evidence. Tables and globs end with 0.
     """
     if model is not None and not failures and not set("*?[") & set(model):
-        _show_one(model, results, stack, full, as_json)
+        _show_one(model, results, stack, full, also, as_json)
         return
+    if also:
+        raise UsageError("--also is for the answer about one MODEL")
     if full and model is None:
         raise UsageError("--full is for one MODEL or a glob of them")
     from pipeline import view
@@ -165,9 +181,11 @@ def show(
         click.echo(view.table(rows, _width()))
 
 
-def _show_one(model: str, results: str, stack: str, full: bool, as_json: bool) -> None:
+def _show_one(
+    model: str, results: str, stack: str, full: bool, also: tuple[str, ...], as_json: bool
+) -> None:
     """Print the answer about one model and end with its exit code."""
-    if not full:
+    if not (full or also):
         from pipeline import light_arrow
 
         light_arrow.load()
@@ -180,8 +198,15 @@ def _show_one(model: str, results: str, stack: str, full: bool, as_json: bool) -
     lookup, now = Lookup(source.results), datetime.now(UTC)
     name, key = answers.split(model)
     answer = answers.answer(lookup, published(source.results), name, stack=stack or key, now=now)
+    said: tuple[OutsideRow, ...] = ()
+    if also:
+        from pipeline import outside
+
+        rows_of_others = [row for place in also for row in outside.read(place)]
+        said = outside.of_model(rows_of_others, answer.model_id)
     if as_json:
-        print_json(answers.plain(answer, source.name))
+        told = answers.plain(answer, source.name)
+        print_json(told | {"also": outside.plain(said)} if also else told)
     elif full and (answer.row or answer.others):
         from pipeline import view
 
@@ -190,6 +215,8 @@ def _show_one(model: str, results: str, stack: str, full: bool, as_json: bool) -
     else:
         near = None if answer.known else answers.near(lookup, name)
         click.echo(screen.screen(answer, now, _width(), near=near))
+    if also and not as_json:
+        click.echo("\n" + (outside.text(said) or "Outside evidence: nothing of this model there"))
     if answer.evidence is not Evidence.PASS:
         raise answers.ending(answer)
 
