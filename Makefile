@@ -45,7 +45,8 @@ test: $(INSTALLED)
 		TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
 		$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder -m 'not long' --durations 20
 
-# Real runs beside those of `make test` that would take it past half an hour on two cores.
+# Real runs beside those of `make test`, which has half an hour on two cores: on the stand-in for the
+# device, on ranks, replayed, measured.
 test-long: $(INSTALLED) build-models build-simulator
 	OMP_NUM_THREADS=1 TRN_QUALIFY_TEST_MODELS=build/models TRN_QUALIFY_TEST_SIMULATOR=build/simulator \
 		$(BIN)/python -m pytest -n 2 --dist loadfile -m long --durations 10

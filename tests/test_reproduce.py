@@ -580,6 +580,7 @@ def real(models: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
     return Real(found, folder / "results", store)
 
 
+@pytest.mark.long
 def test_a_real_row_is_reproduced_with_its_own_graphs(real: Real, tmp_path: Path) -> None:
     """The same tokens out of restored graphs; times, memory and versions of both are there."""
     asked = reproduce.read(real.row)

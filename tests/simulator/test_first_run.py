@@ -15,6 +15,8 @@ from pipeline.first_run import CHECKS
 from tests.conftest import ROOT
 from tests.simulator.machine import Machine
 
+pytestmark = pytest.mark.long
+
 ABSENT = {
     "driver-version": "the stand-in has no driver",
     "runtime-version": "it is no Debian package",
@@ -67,7 +69,6 @@ def session(
     }
 
 
-@pytest.mark.long
 def test_what_can_hold_on_the_stand_in_holds(machine: Machine) -> None:
     """Every probe works: nothing but what the stand-in lacks is left, and that is told as such.
 

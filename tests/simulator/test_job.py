@@ -18,6 +18,8 @@ from tests.conftest import ROOT
 from tests.simulator.machine import Machine
 from tests.simulator.test_misbehaviour import LIST
 
+pytestmark = pytest.mark.long
+
 MODELS: dict[str, dict[str, Any]] = {
     "tiny-qwen3": {"cores": 2},
     "tiny-llama-3-kv-heads": {},
@@ -93,8 +95,6 @@ def test_eight_true_rows(records: dict[str, Record]) -> None:
             assert row["graphs"] == 2 and row["backend_graphs"] == 2
             assert row["cpu_match"] in ("exact", "near_tie")
         assert (row["target"], row["try_reason"], row["tries"]) == ("simulator", "first", [])
-    crashed = records["tiny-gpt-oss"].observation
-    assert crashed is not None and crashed.error_rank == 1
 
 
 def test_the_rows_say_how_they_came_about(records: dict[str, Record]) -> None:

@@ -1,7 +1,5 @@
 """What a device does to a run when something is wrong: every misbehaviour of the stand-in ends in
 the stage and class that are true of it, through the real harness, side by side on one machine.
-
-An operator that the compiler lacks and a crash of one rank are in test_job, among healthy models.
 """
 
 from __future__ import annotations
@@ -23,6 +21,8 @@ from pipeline.words import Failure, Parallelism, Result, Stage, Target, Task, Tr
 from tests import papers
 from tests.conftest import ROOT
 from tests.simulator.machine import Machine
+
+pytestmark = pytest.mark.long
 
 STACK = papers.stack(
     Target.SIMULATOR,
@@ -79,6 +79,9 @@ HANG_S = 150
 """Long enough to come to the hang on a busy machine, since loading counts."""
 
 CASES = {
+    "unsupported-operator": Case(
+        {"fault": "unsupported_operator"}, Stage.COMPILE, Failure.UNSUPPORTED_OPERATOR
+    ),
     "compiler-bug": Case(
         {"fault": "compiler_error"},
         Stage.COMPILE,
@@ -106,6 +109,13 @@ CASES = {
         Failure.TIMEOUT,
         cores=2,
         limit_s=HANG_S,
+    ),
+    "segv-in-a-rank": Case(
+        {"fault": "segv", "rank": 1},
+        Stage.COMPILE,
+        Failure.CRASH,
+        cores=2,
+        also=lambda record: record.observation is not None and record.observation.error_rank == 1,
     ),
     "out-of-memory-at-load": Case(
         {"fault": "out_of_memory", "at": "load", "times": 1},
@@ -279,7 +289,6 @@ def test_memory_is_told_by_allocator_and_runtime(records: dict[str, Record]) -> 
         assert len(record.runtime_peak_bytes) == cores and min(record.runtime_peak_bytes) > 0
 
 
-@pytest.mark.long
 def test_a_damaged_graph_is_compiled_again(
     bench: Bench, records: dict[str, Record], models: Callable[[str], Path]
 ) -> None:
@@ -323,7 +332,6 @@ def test_nothing_of_it_can_be_published(
     assert not (tmp_path / "results").exists() and not (tmp_path / "page.md").exists()
 
 
-@pytest.mark.long
 def test_a_sick_device_is_left_alone(bench: Bench, models: Callable[[str], Path]) -> None:
     """A process that nobody knows holds a core: its device is taken out, the run goes elsewhere."""
     take = "import sys, torch; torch.zeros(1, device='neuron'); print('taken', flush=True); input()"

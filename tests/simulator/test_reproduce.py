@@ -16,8 +16,9 @@ from tests.conftest import ROOT
 from tests.simulator.machine import Machine
 from tests.simulator.test_misbehaviour import LIST
 
+pytestmark = pytest.mark.long
 
-@pytest.mark.long
+
 def test_a_device_row_is_reproduced_on_the_device(
     machine: Machine, models: Callable[[str], Path], tmp_path: Path
 ) -> None:
