@@ -51,8 +51,9 @@ _UNKNOWN = re.compile(rb"^( +queue: max| +deployment: false|cache-mode: none)\n"
 _OWN = re.compile(rb"(uses: )\$/")
 _PINNED = re.compile(r"uses: (actions/([a-z-]+)@[0-9a-f]{40})\b")
 _STARTS = 4
-"""How often act is started when Go ends it for its own race (World, `many`): that is at the start
-of jobs, before anything has come of them."""
+_RACES = ("fatal error: concurrent map", "Unable to clone ")
+"""How often act is started when its own race (World, `many`) ends it, or makes a job look for a
+stand-in on the network; what is known by these words. What the run did is undone first."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
 
@@ -296,10 +297,12 @@ class World:
             command += ["--var", f"{name}={value}"]
         for name, value in self._told(clone, ref, environment or {}).items():
             command += ["--env", f"{name}={value}"]
+        head = self.origin.head()
         for _ in range(_STARTS):
             done = self._execute(command, clone, environment or {}, timeout)
-            if "fatal error: concurrent map" not in done[2]:
+            if not any(race in text for race in _RACES for text in done[1:]):
                 break
+            git(self.origin.path, "update-ref", "refs/heads/main", head)
             shutil.rmtree(self.folder / "artifacts" / str(self.runs), ignore_errors=True)
         return read_log(self.runs, *done)
 
