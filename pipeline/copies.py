@@ -21,6 +21,7 @@ from urllib.parse import quote
 from urllib.request import Request, urlopen
 
 from pipeline.errors import ResultsError, UsageError
+from pipeline.phrases import moment
 from pipeline.wishes import FILE
 
 INDEX = "files.json"
@@ -110,8 +111,8 @@ def site(url: str, cache: Path) -> Copy:
                 remedy="see whether the address and this machine's network are right; "
                 "a clone's folder or hf://datasets/OWNER/NAME can be named instead",
             ) from error
-        made = f"{at:%Y-%m-%d %H:%M} UTC"
-        return Copy(folder, f"{url} could not be reached: {error}; this is the copy of {made}")
+        told = f"{url} could not be reached: {error}; this is the copy of {moment(at)}"
+        return Copy(folder, told)
 
 
 def _slug(url: str) -> str:

@@ -14,22 +14,22 @@ fetched, checked, and current/ is derived from all of them, so that no publisher
 
 from __future__ import annotations
 
-import hashlib
 import os
 import re
 import shutil
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow.parquet as pq
 
 from pipeline import dataset_card, rankings, wishes
 from pipeline import results as store
 from pipeline.errors import EnvironmentFault, ResultsError, UsageError
+from pipeline.hub_branch import Remote, branch_head, commit_to, download, quiet
 from pipeline.hub_faults import TOKEN, explained, wait
 from pipeline.lookup import parquet_files
 from pipeline.rows import SCHEMA, Row, canonical
@@ -43,8 +43,6 @@ BACKOFF_S = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)
 MAX_WAIT_S = 300.0
 """Longest single wait that the server can ask for: the Hub counts requests in windows of five
 minutes (https://huggingface.co/docs/hub/rate-limits)."""
-TIMEOUT_S = 30.0
-BRANCH = "main"
 
 _REPO = re.compile(r"[\w-][\w.-]{0,95}/[\w-][\w.-]{0,95}", re.ASCII)
 _PREFIXES = ("hf://datasets/", "https://huggingface.co/datasets/", "datasets/")
@@ -77,22 +75,6 @@ class Pushed:
     def plain(self) -> dict[str, object]:
         """As JSON holds it."""
         return asdict(self)
-
-
-@dataclass(frozen=True)
-class _Remote:
-    """A file of the dataset. sha256: of large files; blob: git's name of the others' content."""
-
-    size: int
-    sha256: str | None
-    blob: str
-
-    def holds(self, data: bytes) -> bool:
-        if len(data) != self.size:
-            return False
-        if self.sha256 is not None:
-            return hashlib.sha256(data).hexdigest() == self.sha256
-        return git_blob(data) == self.blob
 
 
 def repo_of(text: str) -> str:
@@ -140,7 +122,7 @@ def push(
     from huggingface_hub import HfApi
 
     api = HfApi(endpoint=endpoint, token=token, library_name="trn-qualify")
-    with _quiet():
+    with quiet():
         return _push(api, results, repo_id, sleep)
 
 
@@ -152,11 +134,11 @@ def _push(api: HfApi, results: Path, repo_id: str, sleep: Callable[[float], obje
     while True:
         attempts += 1
         try:
-            head, there = _head(api, repo_id)
+            head, there = branch_head(api, repo_id)
             wanted = _decide(api, results, repo_id, head, there)
             if wanted.files or wanted.removed:
                 tried = wanted
-                commit = _commit(api, repo_id, head, wanted)
+                commit = commit_to(api, repo_id, head, wanted.files, wanted.removed)
             else:
                 # Nothing is left to do: of an earlier attempt only the answer was lost.
                 commit = head
@@ -247,11 +229,6 @@ def files(results: Path, repo_id: str) -> dict[str, bytes]:
     return found | {path.relative_to(results).as_posix(): path.read_bytes() for path in kept}
 
 
-def git_blob(data: bytes) -> str:
-    """Git's name of a content: what the Hub calls `oid` of a file that is not stored as large."""
-    return hashlib.sha1(b"blob %d\0" % len(data) + data, usedforsecurity=False).hexdigest()
-
-
 # --- what differs -------------------------------------------------------------------------------
 
 
@@ -265,7 +242,7 @@ class _Wanted:
 
 
 def _decide(
-    api: HfApi, results: Path, repo_id: str, head: str, there: Mapping[str, _Remote]
+    api: HfApi, results: Path, repo_id: str, head: str, there: Mapping[str, Remote]
 ) -> _Wanted:
     ours = {path.name for path in parquet_files(results / "history")}
     theirs = {
@@ -304,7 +281,7 @@ def _of_the_list(path: str) -> bool:
 
 
 def _same_publications(
-    api: HfApi, results: Path, repo_id: str, head: str, there: Mapping[str, _Remote]
+    api: HfApi, results: Path, repo_id: str, head: str, there: Mapping[str, Remote]
 ) -> None:
     """ResultsError unless what the dataset holds under the name of one of ours has its rows.
 
@@ -316,7 +293,7 @@ def _same_publications(
         if name not in there or there[name].holds(path.read_bytes()):
             continue
         with tempfile.TemporaryDirectory() as folder:
-            theirs = _download(api, repo_id, head, name, Path(folder))
+            theirs = download(api, repo_id, head, name, Path(folder))
             try:
                 same = store.load(theirs) == store.load(path)
             except ResultsError as error:
@@ -331,7 +308,7 @@ def _fetch(api: HfApi, repo_id: str, head: str, names: list[str], results: Path)
         if "/" in name:
             raise _unjoined(repo_id, f"history/{name} is no publication of this project")
         with tempfile.TemporaryDirectory() as folder:
-            path = _download(api, repo_id, head, f"history/{name}", Path(folder))
+            path = download(api, repo_id, head, f"history/{name}", Path(folder))
             shutil.copyfile(path, results / "history" / name)
     try:
         store.migrate(results)
@@ -350,73 +327,3 @@ def _unjoined(repo_id: str, reason: str) -> ResultsError:
         remedy="nothing was sent; use the newest version of this project, or look into the "
         "dataset's commits",
     )
-
-
-# --- the Hub ------------------------------------------------------------------------------------
-
-
-def _head(api: HfApi, repo_id: str) -> tuple[str, dict[str, _Remote]]:
-    """(the commit that the branch is at, its files by path)."""
-    from huggingface_hub.hf_api import RepoFile
-
-    info = api.dataset_info(repo_id, revision=BRANCH, timeout=TIMEOUT_S)
-    if not info.sha:
-        raise ValueError("no commit")
-    tree = api.list_repo_tree(repo_id, repo_type="dataset", revision=info.sha, recursive=True)
-    return info.sha, {
-        one.path: _Remote(one.size, one.lfs.sha256 if one.lfs else None, one.blob_id)
-        for one in tree
-        if isinstance(one, RepoFile)
-    }
-
-
-def _download(api: HfApi, repo_id: str, head: str, path: str, folder: Path) -> Path:
-    return Path(
-        api.hf_hub_download(repo_id, path, repo_type="dataset", revision=head, local_dir=folder)
-    )
-
-
-def _commit(api: HfApi, repo_id: str, head: str, wanted: _Wanted) -> str:
-    from huggingface_hub import CommitOperationAdd, CommitOperationDelete
-
-    # Bytes, not paths: what is sent is what was checked, whatever happens to the folder meanwhile.
-    operations: list[Any] = [
-        CommitOperationAdd(path_in_repo=path, path_or_fileobj=data)
-        for path, data in wanted.files.items()
-    ]
-    operations += [CommitOperationDelete(path, is_folder=False) for path in wanted.removed]
-    new = sum(path.startswith("history/") for path in wanted.files)
-    told = f"{new} publication{'' if new == 1 else 's'}" if new else "The same publications"
-    made = api.create_commit(
-        repo_id,
-        operations,
-        commit_message=f"{told}: {len(wanted.files)} files changed, {len(wanted.removed)} removed",
-        repo_type="dataset",
-        revision=BRANCH,
-        parent_commit=head,
-    )
-    return made.oid
-
-
-def _quiet() -> Any:
-    """Without the client's progress bars, which would stand between the lines of a command."""
-    from contextlib import contextmanager
-
-    from huggingface_hub.utils import (  # type: ignore[attr-defined] # exported lazily
-        are_progress_bars_disabled,
-        disable_progress_bars,
-        enable_progress_bars,
-    )
-
-    @contextmanager
-    def quiet() -> Iterator[None]:
-        if are_progress_bars_disabled():
-            yield
-            return
-        disable_progress_bars()
-        try:
-            yield
-        finally:
-            enable_progress_bars()
-
-    return quiet()

@@ -6,7 +6,8 @@ import threading
 
 from pipeline import device, machine, retry, runner, watch
 from pipeline.errors import RecordError
-from pipeline.pool import Lease, device_of
+from pipeline.free_cores import links, usable
+from pipeline.pool import Lease
 from pipeline.record import Job, Record, Run
 from pipeline.words import Failure, Target
 
@@ -28,7 +29,7 @@ def execute(job: Job, settings: runner.Settings, say: machine.Say) -> list[Recor
     if all(run.refusal or run.stack.target is Target.CPU for run in job.runs):
         return _execute(job, attempt, _Health(()), say, settings)
     try:
-        devices = _usable(device.devices())
+        devices = usable(device.devices())
     except device.DeviceError as error:
         lease = Lease((), failure=Failure.DEVICE_UNAVAILABLE, error=str(error))
         for run in job.runs:
@@ -53,7 +54,7 @@ def _execute(
         next_try=retry.next_try,
         health=health,
         core_ids=cores or None,
-        connected_to=_links(health.devices) or None,
+        connected_to=links(health.devices) or None,
         say=say,
         stop=settings.stop,
     )
@@ -65,31 +66,6 @@ def _execute(
             remedy="free space there or name another --records, and run these again",
         )
     return records
-
-
-def _usable(devices: tuple[device.Device, ...]) -> tuple[device.Device, ...]:
-    """The devices, when each has the logical cores that placement counts with."""
-    for one in devices:
-        if (
-            one.logical_neuroncore_config == 1
-            or len({device_of(core) for core in one.core_ids}) > 1
-        ):
-            raise device.DeviceError(
-                f"device {one.index} shows {len(one.core_ids)} cores; placement counts with four a "
-                "device, two physical cores each",
-                remedy="set NEURON_LOGICAL_NC_CONFIG=2, which is the default on trn2",
-            )
-    return devices
-
-
-def _links(devices: tuple[device.Device, ...]) -> dict[int, list[int]]:
-    """Neighbours of each device by the pool's numbers, which a container may not share."""
-    numbers = {one.index: device_of(one.core_ids[0]) for one in devices if one.core_ids}
-    return {
-        numbers[one.index]: [numbers[to] for to in one.connected_to if to in numbers]
-        for one in devices
-        if one.index in numbers
-    }
 
 
 class _Health:

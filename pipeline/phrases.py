@@ -19,6 +19,7 @@ __all__ = [
     "fetch_all_graphs",
     "fetch_graphs",
     "host_operators",
+    "iso",
     "memory",
     "moment",
     "stack",
@@ -37,6 +38,11 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def moment(at: datetime) -> str:
     """ "2026-11-30 08:00 UTC"."""
     return f"{at.astimezone(UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def iso(at: datetime) -> str:
+    """ "2026-11-30T08:00:00Z"."""
+    return f"{at.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}"
 
 
 def duration(seconds: int | None) -> str:

@@ -20,6 +20,7 @@ from pipeline.record import Machine, Record, Run
 from pipeline.words import Failure, TryReason
 
 CORES_PER_DEVICE = 4
+"""Logical cores of a trn2 device at LNC=2: docs/TRAINIUM.md."""
 
 SIZES = CORE_COUNTS
 """Numbers of cores that are handed out together."""

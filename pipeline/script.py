@@ -161,10 +161,15 @@ def install_words(stack: StackVersions, extra_packages: Iterable[str] = ()) -> l
     The Neuron index carries PyTorch/XLA under the same name and PyPI a placeholder, hence every
     version is pinned. Indexes: AWS Neuron 2.33, setup/pytorch/update-manual.
     """
+    return pip_words(stack, requirements(stack, extra_packages))
+
+
+def pip_words(stack: StackVersions, packages: Iterable[str]) -> list[str]:
+    """The pip command for these packages from the indexes of a stack's target, in words."""
     indexes = [_NEURON_INDEX] if stack.target is not Target.CPU else []
     return [
         "python -m pip install",
-        *(shlex.quote(package) for package in requirements(stack, extra_packages)),
+        *(shlex.quote(package) for package in packages),
         *(f"--extra-index-url {index}" for index in (*indexes, _CPU_INDEX)),
     ]
 

@@ -20,18 +20,18 @@ import pytest
 from click.testing import CliRunner
 from huggingface_hub import constants
 
-from pipeline import hub_dataset, rankings, wishes
+from pipeline import hub_branch, hub_dataset, rankings, wishes
 from pipeline import results as store
 from pipeline.cli import main
 from pipeline.columns import VERSION_KEY
 from pipeline.errors import EnvironmentFault, HubError, QualifyError, ResultsError, UsageError
 from pipeline.hub_dataset import Pushed, push
-from pipeline.rankings import Ranked, Ranking, Snapshot
 from pipeline.record import Record
 from pipeline.rows import canonical
-from pipeline.words import Target, Task
+from pipeline.words import Target
 from tests.dataset_server import DatasetServer
-from tests.papers import START, day, erring, failing, passing, run, save, stack
+from tests.discovery import ranked
+from tests.papers import day, erring, failing, passing, run, save, stack
 
 REPO = "org/results"
 TOKEN = "hf_secret_token"  # noqa: S105 -- opens this machine's stand-in
@@ -241,19 +241,7 @@ def test_an_older_folder_does_not_take_the_newer_list_back(
     new = publish(tmp_path / "new", passing(run("a/one")), passing(run("a/two"), day(3)))
     (old / wishes.FILE).write_bytes(wishes.dump({}, 10))
     (new / wishes.FILE).write_bytes(wishes.dump({}, 20))
-    row = Ranked(
-        rank=1,
-        id="a/one",
-        downloads=1,
-        likes=None,
-        trending_score=None,
-        library_name=None,
-        gated=None,
-        parameters=None,
-    )
-    snapshot = Snapshot(
-        task=Task.TEXT_GENERATION, ranking=Ranking.TRENDING, taken_at=START, rows=(row,)
-    )
+    snapshot = ranked(["a/one"])
     assert rankings.store(new, [snapshot])
     send(new, hub)
     pushed = send(old, hub)
@@ -455,7 +443,7 @@ def test_git_names_contents_as_git_does() -> None:
     git = subprocess.run(
         ["git", "hash-object", "--stdin"], input=b"hello\n", capture_output=True, check=True
     )
-    assert hub_dataset.git_blob(b"hello\n") == git.stdout.decode().strip()
+    assert hub_branch.git_blob(b"hello\n") == git.stdout.decode().strip()
 
 
 @pytest.mark.parametrize(

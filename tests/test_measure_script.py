@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -16,6 +14,7 @@ from pipeline.measure.measuring import render
 from pipeline.record import Run
 from pipeline.words import Parallelism, Target, Task
 from tests import papers
+from tests.rendered import RUFF, assert_ruff, assert_types
 
 REQUEST = Request((32, 128), 16, (1, 4), 5, None, 600)
 
@@ -61,45 +60,15 @@ def test_run_py_is_what_it_is_without_the_blocks(monkeypatch: pytest.MonkeyPatch
     assert [script.render(run) for run in asked] == texts
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("format", "--check"),
-        ("check", "--select", "E,F,W,I,B,UP,SIM,PTH,C4,RET,PIE", "--ignore", "E501"),
-    ],
-)
+@pytest.mark.parametrize("command", RUFF)
 def test_every_kind_is_formatted_and_lint_clean(rendered: Path, command: tuple[str, ...]) -> None:
     """As run.py: what a formatter would leave, and nothing for a linter."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "100", "."],
-        cwd=rendered,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_ruff(rendered, command)
 
 
 def test_every_kind_type_checks(rendered: Path) -> None:
     """A wrong name in a branch of the template cannot hide, least of all on the device's side."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--ignore-missing-imports",
-            "--follow-imports=skip",
-            "--check-untyped-defs",
-            "--scripts-are-modules",
-            "--no-incremental",
-            *(str(rendered / f"measure_{number}.py") for number in (0, 5, 6, 11)),
-        ],
-        cwd=rendered,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_types(rendered, (f"measure_{number}.py" for number in (0, 5, 6, 11)))
 
 
 def test_constants_are_what_was_asked() -> None:

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import ast
 import itertools
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +13,7 @@ from pipeline import script
 from pipeline.record import Placement, Run
 from pipeline.words import Parallelism, Target, Task
 from tests import papers
+from tests.rendered import RUFF, assert_ruff, assert_types
 
 HOSTILE = (
     "a \"double\" and a 'single' quote",
@@ -61,45 +60,15 @@ def rendered(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-@pytest.mark.parametrize(
-    "command",
-    [
-        ("format", "--check"),
-        ("check", "--select", "E,F,W,I,B,UP,SIM,PTH,C4,RET,PIE", "--ignore", "E501"),
-    ],
-)
+@pytest.mark.parametrize("command", RUFF)
 def test_every_kind_is_formatted_and_lint_clean(rendered: Path, command: tuple[str, ...]) -> None:
     """A rendered file is what a formatter would leave and a linter has nothing to say of."""
-    done = subprocess.run(
-        [sys.executable, "-m", "ruff", *command, "--isolated", "--line-length", "100", "."],
-        cwd=rendered,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_ruff(rendered, command)
 
 
 def test_every_kind_type_checks(rendered: Path) -> None:
     """A wrong name or a forgotten import in a branch of the template cannot hide."""
-    done = subprocess.run(
-        [
-            sys.executable,
-            "-m",
-            "mypy",
-            "--ignore-missing-imports",
-            "--follow-imports=skip",
-            "--check-untyped-defs",
-            "--scripts-are-modules",
-            "--no-incremental",
-            *(str(rendered / f"run_{number}.py") for number in (0, 7, 13, 22, 31, 40, 47)),
-        ],
-        cwd=rendered,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert_types(rendered, (f"run_{number}.py" for number in (0, 7, 13, 22, 31, 40, 47)))
 
 
 def test_same_run_same_bytes() -> None:

@@ -16,6 +16,7 @@ from math import ceil
 from pipeline import script
 from pipeline.catalog import Catalog, Runner
 from pipeline.errors import UsageError
+from pipeline.pool import CORES_PER_DEVICE
 from pipeline.record import Job, Plan, Skipped, dump
 from pipeline.words import Target
 
@@ -33,9 +34,6 @@ MAX_WAIT_S = 20 * 3600
 
 SELF_HOSTED = "self-hosted"
 """The label that GitHub gives to every machine of one's own; it ignores the case of letters."""
-
-CORES_A_DEVICE = 4
-"""Logical cores of a trn2 device at LNC=2: docs/TRAINIUM.md."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +112,7 @@ def _options(runner: Runner, *, on_device: bool) -> list[str]:
     All devices of the machine, the first one first: they have to be neighbours, and a job has the
     machine for itself. A class with fewer cores than a device has still needs the device.
     """
-    devices = ceil(runner.cores / CORES_A_DEVICE) if on_device else 0
+    devices = ceil(runner.cores / CORES_PER_DEVICE) if on_device else 0
     return [
         *(f"--device=/dev/neuron{number}" for number in range(devices)),
         # The runner makes `tail` the first process of a job's container, which reaps no orphans:

@@ -16,12 +16,13 @@ from pipeline.cli.options import (
     facts_option,
     json_option,
     list_option,
+    packages_of_runs,
     path,
     print_json,
     stack_option,
 )
 from pipeline.cli.planning import one_run
-from pipeline.errors import EnvironmentFault, QualifyError, ResultsError, UsageError
+from pipeline.errors import QualifyError, ResultsError, UsageError
 
 if TYPE_CHECKING:
     from pipeline.measure import Request
@@ -164,15 +165,10 @@ def measure(
         raise UsageError("--store and --no-store exclude each other")
     found = _results(results, unqualified=unqualified)
     asked = one_run(model, list_path, found or Path(os.devnull), facts_cache, stacks)
-    try:
+    with packages_of_runs("measuring"):
         from pipeline import measure as measuring
         from pipeline import processes
         from pipeline.provenance import provenance
-    except ModuleNotFoundError as error:
-        raise EnvironmentFault(
-            f"measuring needs the Python package {error.name}, which is not installed",
-            remedy="pip install 'trn-qualify[run]'",
-        ) from error
     if asked.refusal:
         raise UsageError(
             f"{asked.run_id} is refused, so there is nothing to measure: "

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sized
+from collections.abc import Iterator, Sized
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TextIO
 
 import click
+
+from pipeline.errors import EnvironmentFault
 
 
 def path(**rules: Any) -> Any:
@@ -48,6 +51,21 @@ json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON."
 stack_option = click.option(
     "--stack", "stacks", multiple=True, metavar="NAME", help="Instead of the list's default stacks."
 )
+
+
+@contextmanager
+def packages_of_runs(what: str) -> Iterator[None]:
+    """Where modules of runs are imported: a package that lacks is told, with how it comes here.
+
+    what: what needs it, as "running".
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise EnvironmentFault(
+            f"{what} needs the Python package {error.name}, which is not installed",
+            remedy="pip install 'trn-qualify[run]'",
+        ) from error
 
 
 def reader_left(stream: TextIO) -> None:

@@ -11,8 +11,8 @@ import click
 
 from pipeline.cli.doctoring import beside, notices, results_source_option
 from pipeline.cli.group import main
-from pipeline.cli.options import json_option, path, print_json
-from pipeline.errors import EnvironmentFault, QualifyError, UsageError
+from pipeline.cli.options import json_option, packages_of_runs, path, print_json
+from pipeline.errors import QualifyError, UsageError
 
 if TYPE_CHECKING:
     from pipeline.reproduce import Asked
@@ -68,15 +68,10 @@ def reproduce(
     """
     from pipeline.sources import open_source
 
-    try:
+    with packages_of_runs("running"):
         from pipeline import processes
         from pipeline import reproduce as replaying
         from pipeline.provenance import provenance
-    except ModuleNotFoundError as error:
-        raise EnvironmentFault(
-            f"running needs the Python package {error.name}, which is not installed",
-            remedy="pip install 'trn-qualify[run]'",
-        ) from error
     opened = open_source(source)
     chosen = replaying.choose(opened.results, model, stack)
 

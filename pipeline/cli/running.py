@@ -18,6 +18,7 @@ from pipeline.cli.options import (
     facts_option,
     json_option,
     list_option,
+    packages_of_runs,
     path,
     print_json,
     reader_left,
@@ -94,14 +95,9 @@ def run(
     """
     from pipeline.catalog import load
 
-    try:
+    with packages_of_runs("running"):
         from pipeline import job as jobs
         from pipeline import processes
-    except ModuleNotFoundError as error:
-        raise EnvironmentFault(
-            f"running needs the Python package {error.name}, which is not installed",
-            remedy="pip install 'trn-qualify[run]'",
-        ) from error
     catalog = load(list_path)
     planned = _jobs(what, list_path, results, facts_cache, stacks)
     if job_id is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC
 from pathlib import Path
 from typing import Any
 
 from pipeline import results as store
+from pipeline.phrases import iso
 from pipeline.record import Placement, Run
 from pipeline.words import Result, cores
 
@@ -47,7 +47,7 @@ def qualification(asked: Run, results: Path | None) -> Qualification:
     row = next((row for row in rows if row["run_id"] == asked.run_id), None)
     if row is None:
         return Qualification(planned, "results have no row of it on this stack")
-    at = row["tested_at"].astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    at = iso(row["tested_at"])
     fits = [one for one in (planned, *asked.larger) if _is_of(row, one)]
     return Qualification(
         placement=fits[0] if fits else planned,

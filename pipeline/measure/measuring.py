@@ -13,12 +13,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 
-from pipeline import cache, device, diagnosis, script, watch
+from pipeline import cache, device, diagnosis, free_cores, script, watch
 from pipeline.errors import RecordError, UsageError
 from pipeline.log import Say, redact
 from pipeline.measure.gate import Qualification
 from pipeline.measure.points import Point, PointSeen, Rules, Seen, judged
-from pipeline.pool import Pool
 from pipeline.record import OBSERVATION_NAME, Finding, Observation, Run, parse, read_bytes
 from pipeline.store import Store
 from pipeline.targets import CACHES, core_environment
@@ -141,7 +140,7 @@ def measure(
             remedy="name another --output: no measurement overwrites an earlier one",
         )
     asked = asked.model_copy(update={"placement": qualification.placement})
-    core_ids = _cores(asked)
+    core_ids = free_cores.take(asked)
     text = render(asked, request)
     places.output.mkdir(parents=True, exist_ok=True)
     work = places.output / "work"
@@ -276,23 +275,3 @@ def _error(
         restored=restored,
     )
     return f"{why.failure} at stage {stage}: {why.error}"
-
-
-def _cores(asked: Run) -> tuple[int, ...]:
-    """Free cores of this machine for the run, in rank order; () off the device."""
-    placement = asked.placement
-    if placement is None or asked.stack.target is Target.CPU:
-        return ()
-    listed = device.devices()
-    if any(one.logical_neuroncore_config == 1 for one in listed):
-        raise device.DeviceError(
-            "the devices show physical cores; placement counts with two of them each",
-            remedy="set NEURON_LOGICAL_NC_CONFIG=2, which is the default on trn2",
-        )
-    taken = Pool(device.free_cores(listed)).take(placement.cores)
-    if taken is None:
-        raise device.DeviceError(
-            f"no aligned set of {placement.cores} cores is free on this machine",
-            remedy="`qualify doctor` lists who holds the devices; a measurement shares none",
-        )
-    return taken

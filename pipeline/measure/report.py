@@ -27,6 +27,7 @@ from pipeline.measure.sentences import (
     qualified,
     title,
 )
+from pipeline.phrases import moment
 from pipeline.record import write_atomically
 from pipeline.words import Target
 
@@ -284,8 +285,7 @@ def markdown(measurement: Measurement) -> str:
     blocks = [
         f"# Measured: {md.text(title(measurement))}",
         f"**{md.text(NOT_A_RESULT)}** {md.text(qualified(measurement), 1000)}",
-        f"Measured {measurement.measured_at:%Y-%m-%d %H:%M} UTC with\n\n"
-        f"```sh\n{command(measurement)}\n```",
+        f"Measured {moment(measurement.measured_at)} with\n\n```sh\n{command(measurement)}\n```",
     ]
     if measurement.error:
         blocks.append(f"**The script did not come to its end:** {md.text(measurement.error, 2000)}")

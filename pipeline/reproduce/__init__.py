@@ -21,7 +21,7 @@ from pathlib import Path
 from pipeline import device, doctor, hub, processes, script
 from pipeline.errors import NotReproduced, NotTried
 from pipeline.log import Say
-from pipeline.record import Run, StackVersions
+from pipeline.record import Run
 from pipeline.reproduce.asked import Asked, Chosen, Row, choose, stack_of
 from pipeline.reproduce.asked import asked as read
 from pipeline.reproduce.components import (
@@ -77,8 +77,6 @@ __all__ = [
 
 _INSTALL_LIMIT_S = 3600.0
 
-_INDEX = "--extra-index-url "
-
 
 @dataclass(frozen=True)
 class Ready:
@@ -106,7 +104,8 @@ def look(row: Row) -> Ready:
     beside = script.requirements(stack, extras, beside_image=True)
     missing = tuple(_missing(beside, components))
     stops = (*doctor.problems(found, stack), *_stops(found, components, extras))
-    return Ready(found, components, stops, missing, _command(stack, missing))
+    command = " ".join(script.pip_words(stack, missing)) if missing else ""
+    return Ready(found, components, stops, missing, command)
 
 
 def _extras(row: Row) -> tuple[str, ...]:
@@ -136,13 +135,6 @@ def _stops(
         if one.match is Match.STOPS and one.name in own:
             what = f"{one.name}: {one.row} asked for, {one.here or 'none'} here"
             yield doctor.Problem(what, one.remedy)
-
-
-def _command(stack: StackVersions, missing: Sequence[str]) -> str:
-    if not missing:
-        return ""
-    indexes = [word for word in script.install_words(stack) if word.startswith(_INDEX)]
-    return " ".join(["python -m pip install", *map(shlex.quote, missing), *indexes])
 
 
 def install(row: Row, ready: Ready) -> None:

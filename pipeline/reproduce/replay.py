@@ -23,15 +23,13 @@ from typing import Any
 
 import psutil
 
-from pipeline import cache, device, diagnosis, reference, verdict, watch
-from pipeline.errors import NotTried
+from pipeline import cache, device, diagnosis, free_cores, reference, verdict, watch
 from pipeline.log import Say
-from pipeline.pool import Pool, device_of
 from pipeline.record import Check, Observation, Record, Run
 from pipeline.reproduce.asked import Asked, Row
 from pipeline.store import Store
 from pipeline.targets import CACHES, core_environment
-from pipeline.words import CpuMatch, Failure, Result, Stage, Target
+from pipeline.words import CpuMatch, Failure, Result, Stage
 
 LEAST_LIMIT_S = 3600.0
 """Seconds that a replay has at least: its graphs may have to be compiled where the row's were not.
@@ -74,7 +72,7 @@ def limit_s(row: Row) -> float:
 def replay(asked: Asked, folder: Path, settings: Settings, say: Say) -> Replay:
     """Run the script in `folder`, which is made, and judge what it did.
 
-    Leaves run.py, run.json and log.txt there. NotTried where the device cannot be used.
+    Leaves run.py, run.json and log.txt there. DeviceError where it has not the cores.
     """
     run = asked.run
     work = folder / "work"
@@ -85,7 +83,7 @@ def replay(asked: Asked, folder: Path, settings: Settings, say: Say) -> Replay:
     busy = _busy()
     try:
         restored, told = _restore(run, graphs, settings, say)
-        cores = _cores(run)
+        cores = free_cores.take(run)
         say(f"run.py: ended after {settings.limit_s:.0f} s at the latest")
         began = datetime.now(UTC)
         ended, peaks = _watch(run, folder, (graphs, work), cores, settings, say)
@@ -144,29 +142,6 @@ def _restore(run: Run, graphs: Path, settings: Settings, say: Say) -> tuple[tupl
         told += f"; {got.problem}"
     say(f"compiled graphs: {told}")
     return got.keys, told
-
-
-def _cores(run: Run) -> tuple[int, ...]:
-    """Free cores of this machine, as the pool would hand them out; () off the device."""
-    if run.stack.target is Target.CPU or run.placement is None:
-        return ()
-    listed = device.devices()
-    links = {
-        device_of(one.core_ids[0]): tuple(
-            device_of(other.core_ids[0])
-            for other in listed
-            if other.index in one.connected_to and other.core_ids
-        )
-        for one in listed
-        if one.core_ids
-    }
-    taken = Pool(device.free_cores(listed), links).take(run.placement.cores)
-    if taken is None:
-        raise NotTried(
-            f"no {run.placement.cores} cores that belong together are free",
-            remedy="neuron-ls shows which processes hold them",
-        )
-    return taken
 
 
 def _watch(

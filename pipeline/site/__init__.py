@@ -15,13 +15,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from pipeline import copies, stack_names, wishes
+from pipeline import copies, phrases, stack_names, wishes
 from pipeline.catalog import Catalog, load
 from pipeline.outside import OutsideRow
 from pipeline.readings import reading
 from pipeline.script import template_folder
 from pipeline.site import endpoints, files, index, pages
-from pipeline.site.gather import Facts, Model, gather, iso
+from pipeline.site.gather import Facts, Model, gather
 from pipeline.site.model import view
 
 __all__ = ["Built", "build", "build_from"]
@@ -120,6 +120,6 @@ def _short(facts: Facts, model: Model) -> dict[str, object]:
         "task": model.task,
         "reading": str(reading(row, model.wish)),
         "stale": row is not None and facts.stale(row, model.wish),
-        "tested": iso(row["tested_at"])[:10] if row else None,
+        "tested": phrases.iso(row["tested_at"])[:10] if row else None,
         "stack": stack_names.label(row) if row else None,
     }

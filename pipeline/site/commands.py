@@ -11,9 +11,9 @@ from typing import Any
 from pydantic import ValidationError
 
 from pipeline import phrases, script
-from pipeline.actions.matrix import CORES_A_DEVICE
 from pipeline.catalog import Runner
 from pipeline.errors import UsageError
+from pipeline.pool import CORES_PER_DEVICE
 from pipeline.record import StackVersions
 from pipeline.words import RunId, Target
 
@@ -72,7 +72,7 @@ def container(row: Row, runner: Runner | None) -> str | None:
     image, cores = _image(row), row["neuron_cores"]
     if image is None or not cores or row["target"] != Target.NEURON:
         return None
-    devices = [f"--device=/dev/neuron{number}" for number in range(ceil(cores / CORES_A_DEVICE))]
+    devices = [f"--device=/dev/neuron{number}" for number in range(ceil(cores / CORES_PER_DEVICE))]
     shared = [f"--shm-size={max(1, int(runner.host_gib / 2))}g"] if runner else []
     folder = [f'--volume "$PWD":{_HOME}', f"--workdir {_HOME}"]
     words = ["docker run --rm --interactive --tty", *devices, "--init", *shared, *folder]

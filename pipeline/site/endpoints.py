@@ -8,8 +8,9 @@ from html import escape
 from typing import Any
 
 from pipeline.markdown import url
+from pipeline.phrases import iso
 from pipeline.readings import reading
-from pipeline.site.gather import Facts, Model, iso
+from pipeline.site.gather import Facts, Model
 from pipeline.wishes import Wish
 
 SCHEMA_VERSION = 1

@@ -14,6 +14,7 @@ from pipeline.catalog import Catalog, Runner
 from pipeline.columns import COLUMNS
 from pipeline.errors import ResultsError
 from pipeline.outside import OutsideRow
+from pipeline.phrases import iso
 from pipeline.rankings import Ranked, Ranking, Snapshot
 from pipeline.readings import Reading, reading, stale
 from pipeline.relatives import Relatives
@@ -200,11 +201,6 @@ def gather(results: Path, catalog: Catalog | None, outside: Iterable[OutsideRow]
         local=(model.id for model in catalog.models if model.source) if catalog else (),
         scripts=(path.stem for path in (results / "scripts").glob("*.py")),
     )
-
-
-def iso(at: datetime) -> str:
-    """ "2026-11-30T08:00:00Z"."""
-    return f"{at:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _models(

@@ -16,7 +16,7 @@ from pipeline.outside import OutsideRow
 from pipeline.readings import Reading, excluded_as, reading
 from pipeline.rows import clean
 from pipeline.site import commands
-from pipeline.site.gather import Facts, Model, Rank, Stack, iso
+from pipeline.site.gather import Facts, Model, Rank, Stack
 from pipeline.site.index import outside_stack
 from pipeline.words import Failure, Target, cores
 
@@ -98,7 +98,7 @@ def _line(facts: Facts, model: Model, stack: Stack) -> View:
         "anchor": anchor(stack) if _has(model, stack) else None,
         "reading": str(facts.reading(model, stack.key)),
         "stale": row is not None and facts.stale(row, model.wish),
-        "tested": iso(row["tested_at"]) if row else None,
+        "tested": phrases.iso(row["tested_at"]) if row else None,
         "cores": _cores(row) if row else "-",
         "time": phrases.duration(row["wall_s"]) if row else "-",
         "why": str(row["failure"] or "") if row else "",
@@ -133,7 +133,7 @@ def _details(facts: Facts, model: Model, row: Row) -> View:
         "meaning": Reading(row["result"]).meaning,
         "stale": facts.stale(row, model.wish),
         "on_device": row["target"] == Target.NEURON,
-        "tested": iso(row["tested_at"]),
+        "tested": phrases.iso(row["tested_at"]),
         "run": web(row["run_url"]),
         "run_id": run_id,
         "facts": _named(_facts(facts, model, row)),
@@ -299,7 +299,7 @@ def _past(model: Model, facts: Facts, line: Row, current: Row | None) -> View:
     revision = line["revision"]
     return {
         "current": _same(line, current),
-        "tested": iso(line["tested_at"]),
+        "tested": phrases.iso(line["tested_at"]),
         "result": str(line["result"]),
         "stale": facts.stale(line, model.wish),
         "failure": str(line["failure"] or ""),
@@ -346,7 +346,7 @@ def _outside(row: OutsideRow) -> View:
         "stack": clean(outside_stack(row)) or "-",
         "cores": str(row.cores or "-"),
         "runner": clean(row.runner or "") or "-",
-        "tested": iso(row.tested_at)[:10] if row.tested_at else "-",
+        "tested": phrases.iso(row.tested_at)[:10] if row.tested_at else "-",
         "notes": clean(row.notes or ""),
         "error": clean(row.error or ""),
         "exclusion": clean(row.exclusion or ""),

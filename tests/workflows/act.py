@@ -50,10 +50,11 @@ _ACT = Path(sys.executable).with_name("act")
 _UNKNOWN = re.compile(rb"^( +queue: max| +deployment: false|cache-mode: none)\n", re.MULTILINE)
 _OWN = re.compile(rb"(uses: )\$/")
 _PINNED = re.compile(r"uses: (actions/([a-z-]+)@[0-9a-f]{40})\b")
-_STARTS = 4
 _RACES = ("fatal error: concurrent map", "Unable to clone ")
-"""How often act is started when its own race (World, `many`) ends it, or makes a job look for a
-stand-in on the network; what is known by these words. What the run did is undone first."""
+"""By which words act tells that its own race (World, `many`) ended it, or made a job look for a
+stand-in on the network."""
+_STARTS = 4
+"""How often act is started when that happens. What the run did is undone before."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
 
