@@ -48,6 +48,8 @@ COLUMNS = (
     "host_peak_gb",
     "cpu_match",
     "max_gap",
+    "departure",
+    "noise",
     "english",
     "cpu_fallback_ops",
     "cache_store",

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-SCHEMA_VERSION = 2
+SCHEMA_VERSION = 3
 """Of the rows; `results.MIGRATIONS` lifts files of older versions."""
 
 VERSION_KEY = b"trn_qualify.schema_version"
@@ -49,7 +49,11 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
         "Peak device memory of the tensors on the fullest core, by the allocator's count, GiB.",
     ),
     ("hbm_capacity_gb", pa.float64(), "Device memory of one core, GiB; null off the device."),
-    ("cpu_match", pa.string(), "Tokens against the CPU: exact, near_tie, mismatch, not_run."),
+    (
+        "cpu_match",
+        pa.string(),
+        "Tokens against the CPU: exact, near_tie, inconclusive, mismatch, not_run.",
+    ),
     ("english", pa.string(), "The judge on the text: fluent, not_fluent, inconclusive, not_run."),
     (
         "neuronx_cc",
@@ -105,6 +109,25 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
     ("generated_text", _STRINGS, "The continuation of each prompt; null when none was reached."),
     ("generated_tokens", pa.list_(pa.list_(pa.int32())), "Token ids of each continuation."),
     ("max_gap", pa.float64(), "Largest gap to the CPU reference's first choice, nats."),
+    (
+        "departure",
+        pa.float64(),
+        "Typical difference of the log-probabilities that the run gave its five most likely tokens "
+        "of each step from those of the CPU reference, nats: the root mean square without the "
+        "largest tenth of the steps; null when not compared.",
+    ),
+    (
+        "noise",
+        pa.float64(),
+        "The same of the CPU reference itself, in the run's dtype from float32: the rounding noise "
+        "that this model has anyway, nats; null when it did not run in both.",
+    ),
+    (
+        "check",
+        pa.string(),
+        "Which evidence the output check rests on, and what it cannot see; null when nothing was "
+        "checked.",
+    ),
     ("judge", pa.string(), "The model that judged the text, with its revision."),
     ("judge_score", pa.float64(), "The judge's score."),
     ("download_s", pa.float64(), "Time to download the checkpoint, seconds."),

@@ -17,7 +17,6 @@ import pyarrow as pa
 from pipeline import stack_names
 from pipeline.markdown import table
 from pipeline.rows import COLUMNS, Row
-from pipeline.verdict import NEAR_TIE_GAP, NEAR_TIE_PLACES
 from pipeline.words import (
     CacheState,
     CpuMatch,
@@ -61,10 +60,13 @@ MEANINGS: Mapping[str, Mapping[StrEnum, str]] = {
     "failure": {failure: f"{failure.result}: {failure.meaning}" for failure in Failure},
     "cpu_match": {
         CpuMatch.EXACT: "every token is the first choice of the same checkpoint on the CPU, "
-        "without compilation",
-        CpuMatch.NEAR_TIE: "where a token is not, it is among the CPU's first "
-        f"{NEAR_TIE_PLACES} and at most {NEAR_TIE_GAP} nats below the first",
-        CpuMatch.MISMATCH: "at least one token is further off than that",
+        "without compilation, and all differences are those of rounding",
+        CpuMatch.NEAR_TIE: "the same, but some tokens are ties: as close to the first choice as "
+        "rounding",
+        CpuMatch.INCONCLUSIVE: "the differences are too large for rounding and too small for a "
+        "certain fault",
+        CpuMatch.MISMATCH: "a token, or the log-probabilities, are further off than rounding "
+        "explains",
         CpuMatch.NOT_RUN: "there was no comparison",
     },
     "english": {

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cache
 from importlib.resources import files
@@ -28,7 +28,7 @@ UNCLASSIFIED = "unclassified"
 
 ASK = "no known signature; docs/failures.md says how to add one"
 
-_OOM_KILLER, _KILLED, _CRASH = "oom-killer", "killed", "crash"
+_OOM_KILLER, _KILLED, _CRASH, _RUN_JSON = "oom-killer", "killed", "crash", "run-json"
 """Signatures that the way a process ended gives, whatever the log says."""
 
 _STOPS = {"SIGKILL", "SIGTERM", "SIGINT", "SIGHUP"}
@@ -166,16 +166,43 @@ def diagnose(
     timed_out: bool = False,
     cores: int | None = None,
     restored: int | None = None,
+    faults: Sequence[str] = (),
 ) -> Diagnosis:
     """Why a script ended with `exit_code` other than 0, or not within its limit (`timed_out`).
 
     log: what all ranks printed. oom_kills: how many processes the kernel's out-of-memory killer
     ended meanwhile on this machine. cores: over how many the model was spread. restored: how many
-    compiled graphs the run was given. None = unknown.
+    compiled graphs the run was given. None = unknown. faults: what in run.json could not be used:
+    with one, a script that ended well did not, and what nobody can explain is ours.
 
     A run that timed out has class `timeout`, unless the log names a cause in the machine; the
     signature then says what hung, where a known text does.
     """
+    broken = f"run.json: {'; '.join(faults)}"
+    if faults and exit_code == 0 and not timed_out:
+        reason = "run.py ended well, and what it left is not as it writes it"
+        return Diagnosis(Failure.HARNESS, _RUN_JSON, _with(f"{reason}: {broken}", ""))
+    found = _diagnosed(
+        observation, log, exit_code, oom_kills, timed_out=timed_out, cores=cores, restored=restored
+    )
+    if not faults:
+        return found
+    if found.signature == UNCLASSIFIED and not timed_out and not observation.error_type:
+        reason = f"run.py ended with exit code {exit_code} for a reason that is not known"
+        return Diagnosis(Failure.HARNESS, _RUN_JSON, _with(f"{reason}: {broken}", ""))
+    return replace(found, error=_with(found.error, broken))
+
+
+def _diagnosed(
+    observation: Observation,
+    log: str,
+    exit_code: int,
+    oom_kills: int | None,
+    *,
+    timed_out: bool,
+    cores: int | None,
+    restored: int | None,
+) -> Diagnosis:
     kind, message = _told(observation, exit_code, timed_out)
     error = f"{kind}: {message}" if kind and not message.startswith(kind) else message
     if not timed_out and kind in _STOPS:

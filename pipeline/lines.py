@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
 
@@ -36,3 +37,25 @@ def printable(text: str, limit: int = CELL) -> str:
     folded = " ".join(text.split())
     shown = folded if len(folded) <= limit else f"{folded[: limit - 3]}..."
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in shown)
+
+
+_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
+
+
+def plain_line(text: str) -> str:
+    """A process's line as one that a terminal shows and neither it nor a workflow's log obeys.
+
+    Colours go; tabs and indentation stay. GitHub's runner takes "##[" for a command wherever in a
+    line it stands, and begins a new line at a carriage return:
+    https://github.com/actions/runner/blob/main/src/Runner.Common/ActionCommand.cs
+    """
+    text = text.rstrip()
+    if not text.isprintable():
+        text = "".join(_printable(character) for character in _SEQUENCES.sub("", text))
+    return text.replace("##[", "## [")
+
+
+def _printable(character: str) -> str:
+    if character.isprintable() or character == "\t":
+        return character
+    return " " if character in "\r\n" else "\N{REPLACEMENT CHARACTER}"

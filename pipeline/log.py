@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import IO
 
 from pipeline import diagnosis
+from pipeline.lines import plain_line
 from pipeline.record import Finding
 
 Say = Callable[[str], None]
@@ -21,6 +22,9 @@ size at which GitHub's viewer gives up (1 MiB), whatever a compiler prints."""
 
 MAX_FINDINGS = 20
 """Kinds of findings that are kept: one is enough for the verdict, the rest is for people."""
+
+_SHOWN = 4_096
+"""Characters of a line that are said; the file has all of it."""
 
 _LINE = 64 * 1024
 _OVERLAP = 512
@@ -43,6 +47,7 @@ class Log:
         self.path = path
         self.findings: tuple[Finding, ...] = ()
         self._say = say
+        self._redact = redactor(os.environ)
         self._stream = path.open("wb")
         self._head = 0
         self._tail: deque[bytes] = deque()
@@ -50,15 +55,22 @@ class Log:
         self._dropped = 0
 
     def follow(self, source: IO[bytes]) -> None:
-        """Take everything that `source` gives, until it ends."""
+        """Take everything that `source` gives, until it ends; what comes after `close` is dropped.
+
+        The file keeps the text as it came; what is said of it is harmless to whoever shows it.
+        """
         before = ""
         for raw in iter(lambda: source.readline(_LINE), b""):
-            line = redact(raw.decode(errors="replace"), os.environ)
-            with contextlib.suppress(OSError):
+            line = self._redact(raw.decode(errors="replace"))
+            try:
                 self._keep(line.encode())
+            except OSError:
+                pass  # a full disk must not end the search
+            except ValueError:
+                return  # closed: a process that left the script's group holds the other end
             self._search(before + line)
             before = "" if raw.endswith(b"\n") else line[-_OVERLAP:]
-            self._say(line.rstrip("\n"))
+            self._say(plain_line(line[:_SHOWN]))
 
     def _search(self, line: str) -> None:
         if len(self.findings) >= MAX_FINDINGS:
@@ -100,11 +112,24 @@ class Log:
 
 def redact(text: str, environment: Mapping[str, str]) -> str:
     """`text` without what looks like a token, and without the values of variables that hold one."""
-    secrets = [
-        value
-        for name, value in environment.items()
-        if _SECRET_NAMES.search(name) and len(value) >= 8
-    ]
-    for secret in sorted(secrets, key=len, reverse=True):
-        text = text.replace(secret, "[redacted]")
-    return _SECRET_SHAPES.sub("[redacted]", text)
+    return redactor(environment)(text)
+
+
+def redactor(environment: Mapping[str, str]) -> Callable[[str], str]:
+    """`redact` for many texts and the variables as they are now."""
+    secrets = sorted(
+        (
+            value
+            for name, value in environment.items()
+            if _SECRET_NAMES.search(name) and len(value) >= 8
+        ),
+        key=len,
+        reverse=True,
+    )
+
+    def redacted(text: str) -> str:
+        for secret in secrets:
+            text = text.replace(secret, "[redacted]")
+        return _SECRET_SHAPES.sub("[redacted]", text)
+
+    return redacted

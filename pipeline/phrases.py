@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from pipeline.stack_names import words as stack
-from pipeline.words import Failure, Result, RunId, Stage, Target, cores
+from pipeline.words import CpuMatch, English, Failure, Result, RunId, Stage, Target, cores
 
 Row = Mapping[str, Any]
 
@@ -16,6 +16,7 @@ __all__ = [
     "check",
     "counted",
     "duration",
+    "evidence",
     "fetch_all_graphs",
     "fetch_graphs",
     "host_operators",
@@ -56,19 +57,42 @@ def duration(seconds: int | None) -> str:
 
 
 def check(row: Row) -> str:
-    """What the output check found: "tokens near_tie (0.12 nats), text fluent"; "" = nothing."""
+    """What the output check found: "tokens near_tie (0.12 nats), text fluent"; "" = nothing.
+
+    Where logits were compared: "tokens near_tie (0.12 nats; logits off by 0.04, own noise 0.03)".
+    """
     tokens, english = row["cpu_match"], row["english"]
     told = []
-    if tokens not in (None, "not_run"):
-        gap = row["max_gap"]
-        exact = tokens == "exact" or gap is None
-        told.append(f"tokens {tokens}" + ("" if exact else f" ({gap:.2g} nats)"))
-    if english not in (None, "not_run"):
+    if tokens not in (None, CpuMatch.NOT_RUN):
+        gap, departure, noise = row["max_gap"], row["departure"], row["noise"]
+        figures = [] if tokens == CpuMatch.EXACT or gap is None else [f"{gap:.2g} nats"]
+        if departure is not None:
+            own = "" if noise is None else f", own noise {noise:.2g}"
+            figures.append(f"logits off by {departure:.2g}{own}")
+        told.append(f"tokens {tokens}" + (f" ({'; '.join(figures)})" if figures else ""))
+    if english not in (None, English.NOT_RUN):
         told.append(f"text {english}")
     on_host = host_operators(row)
     if on_host not in ("-", "none"):
         told.append(f"operators on the host: {on_host}")
     return ", ".join(told)
+
+
+def evidence(row: Row) -> str | None:
+    """On which evidence the verdict on the output rests, and what it cannot see.
+
+    None where nothing was checked. Of the row: cpu_match, english, departure.
+    """
+    if row["cpu_match"] not in (None, CpuMatch.NOT_RUN):
+        if row["departure"] is None:
+            return "tokens against the CPU reference (no logits)"
+        return "tokens and logits against the CPU reference"
+    if row["english"] not in (None, English.NOT_RUN):
+        return (
+            "judge of English only: text that is fluent and wrong is out of its reach "
+            "(a half-lost sum or a skipped layer may pass)"
+        )
+    return None
 
 
 def memory(row: Row) -> str:

@@ -15,10 +15,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from pipeline.lines import printable
+
 _PR_SET_PDEATHSIG = 1  # https://man7.org/linux/man-pages/man2/PR_SET_PDEATHSIG.2const.html
 # Loaded here: between fork and exec of a process with threads, nothing may be loaded any more.
 _LIBC = ctypes.CDLL(None) if sys.platform == "linux" else None
 _POLL_S = 0.25
+_SAID = 2_000
+"""Bytes of a failed process's standard error, from its end, in which its last line is."""
 
 
 class Unanswered(Exception):
@@ -130,8 +134,9 @@ def ask(
     """
     ended = run(command, question, limit_s=limit_s, stop=stop, environment=environment)
     if ended.code:
-        said = ended.err.decode(errors="replace").strip().splitlines()
-        raise Unanswered(f"ended with {ended.code}: {said[-1] if said else 'no message'}")
+        said = ended.err[-_SAID:].decode(errors="replace").strip().splitlines()
+        last = printable(said[-1], _SAID) if said else "no message"
+        raise Unanswered(f"ended with {ended.code}: {last}")
     return ended.out
 
 

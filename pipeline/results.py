@@ -19,6 +19,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from pipeline import phrases
 from pipeline.columns import VERSION_KEY
 from pipeline.errors import ResultsError
 from pipeline.lookup import parquet_files
@@ -79,7 +80,13 @@ def _with_tries(old: list[Row]) -> list[Row]:
     return [row | dict.fromkeys(new) for row in old]
 
 
-MIGRATIONS: dict[int, Lift] = {1: _with_tries}
+def _with_departures(old: list[Row]) -> list[Row]:
+    """3: log-probabilities were not compared; on which evidence a row rests follows from it."""
+    lifted = [row | {"departure": None, "noise": None} for row in old]
+    return [row | {"check": phrases.evidence(row)} for row in lifted]
+
+
+MIGRATIONS: dict[int, Lift] = {1: _with_tries, 2: _with_departures}
 """Schema version -> the function that lifts rows of that version to the next one.
 
 Whoever changes the columns raises `rows.SCHEMA_VERSION` and adds the step here; `migrate` then

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from pipeline import phrases
 from pipeline.columns import COLUMNS, SCHEMA, SCHEMA_VERSION
 from pipeline.errors import ResultsError
 from pipeline.record import Observation, Plan, Record, Run, Try, Versions
@@ -53,6 +54,7 @@ def row_of(record: Record) -> Row:
     row = {"schema_version": SCHEMA_VERSION, **_asked(record.run), **_ended(record)}
     row |= _observed(record.run, record.observation) if record.observation else {}
     row |= _versions(record)
+    row["check"] = phrases.evidence(row)
     try:
         (normal,) = pa.Table.from_pylist([row], SCHEMA).to_pylist()
         size = len(canonical(normal))
@@ -113,6 +115,8 @@ def _ended(record: Record) -> Row:
         "cpu_match": str(record.check.cpu_match),
         "english": str(record.check.english),
         "max_gap": record.check.max_gap,
+        "departure": record.check.departure,
+        "noise": record.check.noise,
         "judge": record.check.judge,
         "judge_score": record.check.judge_score,
         "cache": str(record.cache) if record.cache else None,
@@ -206,7 +210,16 @@ def _observed(run: Run, seen: Observation) -> Row:
         row["prompts"] = [generation.prompt for generation in seen.generations]
         row["generated_text"] = [generation.text for generation in seen.generations]
         row["generated_tokens"] = [list(generation.tokens) for generation in seen.generations]
-    return row
+    return {name: value if _fits(name, value) else None for name, value in row.items()}
+
+
+def _fits(name: str, value: object) -> bool:
+    """Whether a column holds the value: a mad device has token ids of 64 bits."""
+    try:
+        pa.array([value], SCHEMA.field(name).type)
+    except (pa.ArrowException, OverflowError, UnicodeError):
+        return False
+    return True
 
 
 def _versions(record: Record) -> Row:

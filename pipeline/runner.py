@@ -42,7 +42,7 @@ from pipeline.retry import INTERRUPTED
 from pipeline.store import Store
 from pipeline.targets import CACHES, core_environment
 from pipeline.watch import LOG_NAME, SCRIPT_NAME
-from pipeline.words import Failure, Result, Stage, Target, TryReason
+from pipeline.words import CpuMatch, Failure, Result, Stage, Target, TryReason
 
 _BALLAST = 1024 * 1024
 """Bytes set aside in the run's folder: freed when the disk is full, so that the record fits."""
@@ -163,7 +163,8 @@ class _Paper:
         """Remove what only the try itself needed."""
         for left in (self.folder / "work", *self.folder.glob("ranks-*")):
             shutil.rmtree(left, ignore_errors=True)
-        (self.folder / "inputs.safetensors").unlink(missing_ok=True)
+        for name in (reference.INPUTS_NAME, reference.LOGITS_NAME):
+            (self.folder / name).unlink(missing_ok=True)
         self.ballast.unlink(missing_ok=True)
 
 
@@ -232,7 +233,7 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
         with contextlib.suppress(device.DeviceError):  # the machine's health is asked for next
             device.wait_idle(lease.core_ids, apart_from=watch.groups() - {ended.group})
     watch.forget(ended.group)
-    seen = watch.observation(folder)
+    seen = ended.observation
     found = cache.state(seen.all_calls if seen else None, len(restored))
     paper.note(
         observation=seen,
@@ -245,10 +246,13 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
         cache=found,
         cache_keys=cache.used_keys(graphs, asked, restored, found),
     )
-    facts = {"wall_s": round(ended.wall_s, 3)}
+    facts: dict[str, Any] = {"wall_s": round(ended.wall_s, 3)}
+    if seen is not None and seen.stage is Stage.DONE:
+        facts["stage"] = Stage.CHECK  # what fails from here on fails what it left
     if ended.stopped:
         return paper.end(Failure.KILLED, INTERRUPTED, **facts)
-    if ended.timed_out or ended.code != 0 or seen is None or seen.stage is not Stage.DONE:
+    whole = seen is not None and seen.stage is Stage.DONE and not ended.faults
+    if seen is None or not whole or ended.timed_out or ended.code != 0:
         why = diagnosis.diagnose(
             seen or Observation(stage=paper.record.stage),
             ended.log,
@@ -257,6 +261,7 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
             timed_out=ended.timed_out,
             cores=asked.placement.cores if asked.placement else None,
             restored=len(restored),
+            faults=ended.faults,
         )
         if ended.timed_out and why.failure is Failure.TIMEOUT:
             reason = f"no end within {asked.limit_s} s; it was at stage {paper.record.stage}"
@@ -275,7 +280,7 @@ def _execute(asked: Run, settings: Settings, say: Say, lease: Lease, paper: _Pap
             (one.signature for one in paper.record.findings if one.failure is told.failure), None
         )
         return paper.end(told.failure, told.reason, check=check, signature=signature, **facts)
-    return paper.end(None, "", check=check, stage=Stage.DONE, **facts)
+    return paper.end(None, "", check=check, **facts | {"stage": Stage.DONE})
 
 
 def _not_free(core_ids: tuple[int, ...]) -> str | None:
@@ -326,22 +331,24 @@ def _check(asked: Run, settings: Settings, seen: Observation, paper: _Paper, say
     compared = reference.compare(
         asked,
         seen,
-        paper.folder / "inputs.safetensors",
+        paper.folder / reference.INPUTS_NAME,
         kept=settings.references,
         python=settings.python,
         limit_s=asked.limit_s,
         available_bytes=psutil.virtual_memory().available,
         stop=settings.stop,
     )
-    cpu_match, gap, reason = verdict.match(compared)
+    match = verdict.match(compared, routed=asked.mixture_of_experts)
     check = Check(
-        cpu_match=cpu_match,
-        cpu_reason=reason,
-        max_gap=gap,
+        cpu_match=match.cpu_match,
+        cpu_reason=match.reason,
+        max_gap=match.max_gap,
+        departure=match.departure,
+        noise=match.noise,
         reference_cached=compared.cached if isinstance(compared, reference.Reference) else None,
     )
     sharded = asked.placement is not None and asked.placement.cores > 1
-    if not sharded and not isinstance(compared, reference.NoReference):
+    if not sharded and match.cpu_match is not CpuMatch.NOT_RUN:
         return check
     say("check: the judge of fluent English")
     judged = judge.judge(
@@ -378,7 +385,8 @@ def summary(record: Record) -> str:
     if record.result is Result.PASS and seen:
         graphs = seen.all_calls.graphs if seen.all_calls else None
         word = record.cache.value if record.cache else "cache unknown"
-        evidence = check.cpu_match.value if check.cpu_match != "not_run" else check.english.value
+        compared = check.cpu_match is not CpuMatch.NOT_RUN
+        evidence = check.cpu_match.value if compared else check.english.value
         text = f"PASS in {record.wall_s:.0f} s: {graphs} graphs ({word}), check {evidence}"
     else:
         text = f"{record.result} at {record.stage}: {record.failure}: {record.error}"

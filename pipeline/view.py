@@ -14,9 +14,9 @@ from pipeline import results as store
 from pipeline.answers import jsonable
 from pipeline.errors import ResultsError, UsageError
 from pipeline.lines import columns as columns  # other commands print tables with it, too
-from pipeline.lines import printable, wrapped
+from pipeline.lines import plain_line, printable, wrapped
 from pipeline.stack_names import newness
-from pipeline.words import Failure, Target
+from pipeline.words import CpuMatch, Failure, Target
 
 Row = Mapping[str, Any]
 
@@ -29,6 +29,9 @@ _LEFT_OUT = (
 _LISTED = ("findings", "tries", "cpu_fallback_ops")
 _VALUE = 300
 """Characters shown of a field among a row's details."""
+
+_TEXT = 4_000
+"""Characters shown of a prompt or a text: 32 tokens of prose are about 150."""
 
 _LINES = 3
 """Lines that a cause may take below its row."""
@@ -166,8 +169,11 @@ def _memory(row: Row) -> str:
 
 
 def _check(row: Row) -> str:
-    """The words of both columns: none of one is a word of the other."""
-    found = (row["cpu_match"], row["english"])
+    """The words of both columns; the one that both have says of which it is."""
+    tokens, english = row["cpu_match"], row["english"]
+    if tokens == CpuMatch.INCONCLUSIVE:
+        tokens = f"tokens {tokens}"
+    found = (tokens, english)
     return ", ".join(str(word) for word in found if word not in (None, "not_run")) or "-"
 
 
@@ -183,6 +189,9 @@ _FIRST = (
     "tries",
     "cpu_match",
     "max_gap",
+    "departure",
+    "noise",
+    "check",
     "english",
     "cpu_fallback_ops",
     "target",
@@ -225,7 +234,8 @@ def details(row: Row, width: int = 120) -> str:
         # Not wrapped: it is there to be copied.
         lines += ["  to fetch them:", f"    {printable(command, len(command))}"]
     for prompt, text in zip(row["prompts"] or (), row["generated_text"] or (), strict=False):
-        lines.append(f"  {prompt!r}\n    {text!r}")
+        lines.append(plain_line(f"  {prompt[:_TEXT]!r}"))
+        lines.append(plain_line(f"    {text[:_TEXT]!r}"))
     return "\n".join(lines)
 
 

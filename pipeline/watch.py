@@ -14,9 +14,8 @@ from pathlib import Path
 import psutil
 
 from pipeline import processes
-from pipeline.errors import RecordError
 from pipeline.log import Log, Say, redact
-from pipeline.record import OBSERVATION_NAME, Finding, Observation, parse, read_bytes
+from pipeline.record import OBSERVATION_NAME, Finding, Observation, Told, read_told
 from pipeline.words import Stage
 
 SCRIPT_NAME = "run.py"
@@ -32,7 +31,8 @@ class Ended:
     ended by that signal. timed_out, stopped: why it was killed. wall_s: seconds. peak_bytes: its
     largest memory on the host, all processes together. findings: lines that speak against the run.
     oom_kills: processes that the kernel's out-of-memory killer ended on this machine meanwhile;
-    None where that cannot be read, as peak_bytes.
+    None where that cannot be read, as peak_bytes. observation: what run.json told last, without
+    what could not be used; None when it never told anything. faults: why something could not.
     """
 
     group: int
@@ -44,6 +44,8 @@ class Ended:
     log: str
     findings: tuple[Finding, ...]
     oom_kills: int | None
+    observation: Observation | None = None
+    faults: tuple[str, ...] = ()
 
 
 def watch(
@@ -72,7 +74,7 @@ def watch(
         stderr=subprocess.STDOUT,
     )
     _groups.add(process.pid)
-    log = Log(folder / LOG_NAME, say)
+    log, journal = Log(folder / LOG_NAME, say), _Journal(folder)
     assert process.stdout is not None
     reader = threading.Thread(target=log.follow, args=(process.stdout,), daemon=True)
     reader.start()
@@ -81,7 +83,7 @@ def watch(
     try:
         while process.poll() is None and not timed_out and not stopped:
             peak = max(filter(None, (peak, _resident_bytes(process.pid))), default=None)
-            if (seen := observation(folder)) is not None:
+            if (seen := journal.read()) is not None:
                 on_stage(seen.stage)
             stopped = stop.wait(_SAMPLE_S)
             timed_out = time.monotonic() - began > limit_s
@@ -91,6 +93,7 @@ def watch(
         reader.join(timeout=10)
         log.close()
     after = _oom_kills()
+    seen = journal.read()
     return Ended(
         group=process.pid,
         code=process.returncode,
@@ -101,7 +104,41 @@ def watch(
         log=log.text(),
         findings=log.findings,
         oom_kills=None if before is None or after is None else after - before,
+        observation=seen,
+        faults=journal.faults,
     )
+
+
+class _Journal:
+    """run.json while its script lives: read when it was written anew, remembered when it is broken.
+
+    faults: what is wrong with the file as it is now.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._path = folder / OBSERVATION_NAME
+        self._version: tuple[int, ...] = ()
+        self._last: Observation | None = None
+        self.faults: tuple[str, ...] = ()
+
+    def read(self) -> Observation | None:
+        """What the file tells, or the last that could be used told; None before there was any."""
+        try:
+            found = self._path.stat()
+        except OSError:
+            self.faults = ("it is gone",) if self._version else ()
+            return self._last
+        version = (found.st_ino, found.st_size, found.st_mtime_ns)
+        if version != self._version:
+            self._version = version
+            told = _told(self._path)
+            self.faults = told.faults
+            self._last = told.observation or self._last
+        return self._last
+
+
+def _told(path: Path) -> Told:
+    return read_told(path, lambda text: redact(text, os.environ))
 
 
 _groups: set[int] = set()
@@ -115,16 +152,6 @@ def groups() -> frozenset[int]:
 def forget(group: int) -> None:
     """From now on what is left of an ended script's group is a left-over like any other."""
     _groups.discard(group)
-
-
-def observation(folder: Path) -> Observation | None:
-    """What run.py has told so far, secrets taken out; None when there is nothing usable."""
-    path = folder / OBSERVATION_NAME
-    try:
-        text = redact(read_bytes(path).decode(errors="replace"), os.environ)
-        return parse(Observation, text, where=str(path))
-    except RecordError:
-        return None
 
 
 def _resident_bytes(pid: int) -> int | None:

@@ -154,6 +154,7 @@ class CpuMatch(StrEnum):
 
     EXACT = "exact"
     NEAR_TIE = "near_tie"
+    INCONCLUSIVE = "inconclusive"
     MISMATCH = "mismatch"
     NOT_RUN = "not_run"
 

@@ -16,7 +16,6 @@ from pydantic import BaseModel
 
 from pipeline import catalog, docs, results, rows
 from pipeline.cli import main as qualify
-from pipeline.verdict import NEAR_TIE_GAP, NEAR_TIE_PLACES
 from tests import papers
 
 ROOT = Path(__file__).parents[1]
@@ -164,12 +163,6 @@ def test_every_value_is_explained() -> None:
             rf"^### {name}\n(.*?)(?=^##|\Z)", RESULTS.read_text("utf-8"), re.M | re.S
         )
         assert re.findall(r"^\| `(.*?)` \|", section, re.M) == [value.value for value in kind]
-
-
-def test_the_tolerance_is_that_of_the_check() -> None:
-    """What docs/results.md says of a near tie are the numbers that the verdict uses."""
-    said = f"among the CPU's first {NEAR_TIE_PLACES} and at most {NEAR_TIE_GAP} nats below"
-    assert said in RESULTS.read_text("utf-8")
 
 
 def test_the_pandas_lines_run(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def passed(changes: Mapping[str, Any]) -> Record:
     return honest.model_copy(update={"observation": seen, **fields})
 
 
+TIE = Check(cpu_match=CpuMatch.NEAR_TIE, max_gap=0.125, departure=0.04, noise=0.03)
+
 NAMED = papers.stack(nki="0.7.0", runtime="2.35.30.0", driver="2.31.7.0", python="3.14")
 SEEN = {"nki": "0.7.0", "runtime": "2.35.30.0-ab12", "neuron_driver": "2.31.7.0"}
 
@@ -64,6 +66,11 @@ def test_a_proven_pass_is_usable(changes: Mapping[str, Any]) -> None:
     [
         ({"check": Check()}, "inconclusive"),
         ({"check": Check(cpu_match=CpuMatch.MISMATCH, max_gap=9.0)}, "wrong_tokens"),
+        ({"check": Check(cpu_match=CpuMatch.INCONCLUSIVE, departure=0.1)}, "inconclusive"),
+        ({"check": Check(cpu_match=CpuMatch.NEAR_TIE, max_gap=9.0)}, "wrong_tokens"),
+        ({"check": TIE.model_copy(update={"max_gap": 9.0})}, "a token is 9.00 nats below"),
+        ({"check": TIE.model_copy(update={"departure": 5.0})}, "are off by 5.000 nats"),
+        ({"check": TIE.model_copy(update={"noise": 5.0})}, "own noise is 5.00 nats"),
         ({"observation": {"logits_finite": False}}, "wrong_tokens"),
         ({"observation": {"repeatable": None}}, "wrong_tokens"),
         (

@@ -42,6 +42,58 @@ def test_stack_is_what_the_run_id_names() -> None:
     ]
 
 
+NOTHING = dict.fromkeys(("cpu_match", "max_gap", "departure", "noise", "english"))
+"""A row of which nothing was checked."""
+
+TIE = NOTHING | {"cpu_match": "near_tie", "max_gap": 0.1234}
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        (NOTHING, ""),
+        (NOTHING | {"cpu_match": "not_run", "english": "not_run"}, ""),
+        (TIE, "tokens near_tie (0.12 nats)"),
+        (
+            TIE | {"departure": 0.0412, "noise": 0.031},
+            "tokens near_tie (0.12 nats; logits off by 0.041, own noise 0.031)",
+        ),
+        (TIE | {"departure": 0.0412}, "tokens near_tie (0.12 nats; logits off by 0.041)"),
+        (TIE | {"noise": 0.031}, "tokens near_tie (0.12 nats)"),
+        (NOTHING | {"cpu_match": "exact", "max_gap": 0.0}, "tokens exact"),
+        (
+            NOTHING | {"cpu_match": "exact", "max_gap": 0.0, "departure": 0.0, "noise": 0.02},
+            "tokens exact (logits off by 0, own noise 0.02)",
+        ),
+        (NOTHING | {"cpu_match": "not_run", "english": "fluent"}, "text fluent"),
+    ],
+)
+def test_check(fields: dict[str, Any], told: str) -> None:
+    """What was compared stands with its figures, in nats; what was not is left out."""
+    assert phrases.check(row(**fields)) == told
+
+
+@pytest.mark.parametrize("match", ["exact", "near_tie", "mismatch"])
+@pytest.mark.parametrize("english", [None, "not_run", "fluent", "not_fluent"])
+def test_evidence_of_tokens(match: str, english: str | None) -> None:
+    """Where the tokens were compared the verdict rests on them, whatever the judge said."""
+    found = NOTHING | {"cpu_match": match, "english": english}
+    assert phrases.evidence(found) == "tokens against the CPU reference (no logits)"
+    told = phrases.evidence(found | {"departure": 0.0})
+    assert told == "tokens and logits against the CPU reference"
+
+
+@pytest.mark.parametrize("match", [None, "not_run"])
+def test_evidence_of_the_judge_says_what_it_cannot_see(match: str | None) -> None:
+    """Where the judge alone was asked, a reader is told; where nothing was, nothing is claimed."""
+    found = NOTHING | {"cpu_match": match}
+    for english in ("fluent", "not_fluent", "inconclusive"):
+        told = phrases.evidence(found | {"english": english})
+        assert told and "judge" in told and "out of its reach" in told
+    assert phrases.evidence(found) is None
+    assert phrases.evidence(found | {"english": "not_run"}) is None
+
+
 @pytest.mark.parametrize(
     ("fields", "told"),
     [

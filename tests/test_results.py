@@ -16,7 +16,7 @@ import pytest
 
 from pipeline import results, rows
 from pipeline.errors import ResultsError
-from pipeline.record import Record, Run, Try, write_atomically
+from pipeline.record import Check, Record, Run, Try, write_atomically
 from pipeline.results import (
     SCHEMA,
     Row,
@@ -30,7 +30,16 @@ from pipeline.results import (
     row_of,
     write,
 )
-from pipeline.words import Failure, Parallelism, Result, Stage, Target, TryReason
+from pipeline.words import (
+    CpuMatch,
+    English,
+    Failure,
+    Parallelism,
+    Result,
+    Stage,
+    Target,
+    TryReason,
+)
 from tests import papers
 from tests.papers import day
 
@@ -399,14 +408,20 @@ SINCE_2 = [
 ]
 """Columns that version 2 brought."""
 
+SINCE_3 = ["departure", "noise", "check"]
+"""Columns that version 3 brought."""
 
-def file_of_version_1(path: Path, given: list[Row], *, told: str | None = None) -> None:
-    """`given` as version 1 wrote them, with its marks; `told`: another digest than theirs."""
-    schema = pa.schema([field for field in SCHEMA if field.name not in SINCE_2])
-    old = [{name: row[name] for name in schema.names} | {"schema_version": 1} for row in given]
+
+def file_of_version(version: int, path: Path, given: list[Row], *, told: str | None = None) -> None:
+    """`given` as an older version wrote them, with its marks; `told`: another digest."""
+    newer = [*(SINCE_2 if version < 2 else []), *SINCE_3]
+    schema = pa.schema([field for field in SCHEMA if field.name not in newer])
+    old = [
+        {name: row[name] for name in schema.names} | {"schema_version": version} for row in given
+    ]
     marks = {
-        b"trn_qualify.schema_version": b"1",
-        b"trn_qualify.rows_sha256": (told or rows.digest(old, 1, schema.names)).encode(),
+        b"trn_qualify.schema_version": str(version).encode(),
+        b"trn_qualify.rows_sha256": (told or rows.digest(old, version, schema.names)).encode(),
     }
     path.parent.mkdir(parents=True)
     pq.write_table(pa.Table.from_pylist(old, schema.with_metadata(marks)), path)
@@ -418,12 +433,14 @@ def test_migration_rewrites_every_file(tmp_path: Path) -> None:
     What it did not write down is unknown, not none.
     """
     given = [row_of(papers.passing()), row_of(papers.failing(papers.run("b/b")))]
-    expected = [row | dict.fromkeys(SINCE_2) for row in given]
+    unknown = dict.fromkeys([*SINCE_2, "departure", "noise"])
+    checks = ("tokens against the CPU reference (no logits)", None)
+    expected = [row | unknown | {"check": told} for row, told in zip(given, checks, strict=True)]
     assert all(row["tries"] == [] for row in given)
     history = tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet"
     partition = papers.run().stack.run_id("a").partition
-    file_of_version_1(history, given)
-    file_of_version_1(tmp_path / "current" / partition, given)
+    file_of_version(1, history, given)
+    file_of_version(1, tmp_path / "current" / partition, given)
     assert read_history(tmp_path) == expected
     assert read_current(tmp_path, ["tries", "result"]) == [
         {"tries": None, "result": "PASS"},
@@ -445,15 +462,38 @@ def run_id(row: Row) -> str:
     return str(row["run_id"])
 
 
-def test_version_1_has_the_columns_it_had() -> None:
+def test_older_versions_have_the_columns_they_had() -> None:
     """A row of version 1 is today's but for the columns that came since, whatever comes next."""
-    assert len(SCHEMA.names) - len(SINCE_2) == 64
+    assert len(SCHEMA.names) - len(SINCE_2) - len(SINCE_3) == 64
+
+
+def test_rows_of_version_2_keep_what_they_said(tmp_path: Path) -> None:
+    """Log-probabilities were not compared then; on which evidence a row rests follows from it."""
+    judged = papers.passing(papers.run("b/b"), check=Check(english=English.FLUENT))
+    given = [row_of(after_a_try()), row_of(judged)]
+    file_of_version(2, tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet", given)
+    tokens, judge = read_history(tmp_path)
+    assert tokens == given[0] | {
+        "departure": None,
+        "noise": None,
+        "check": "tokens against the CPU reference (no logits)",
+    }
+    assert judge == given[1]
+    assert judge["check"].startswith("judge of English only: ")
+
+
+def test_a_record_published_before_is_not_added_again(tmp_path: Path) -> None:
+    """A record of before makes the row that a migration makes of its published one."""
+    check = Check(cpu_match=CpuMatch.NEAR_TIE, max_gap=0.125)
+    row = row_of(papers.passing(check=check))
+    file_of_version(2, tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet", [row])
+    assert prepare(tmp_path, [row]).added == ()
 
 
 def test_edited_file_of_an_older_version_is_refused(tmp_path: Path) -> None:
     """A migration does not make a row that was changed by hand one of ours."""
     path = tmp_path / "history" / "20261130T080000Z-0123456789ab.parquet"
-    file_of_version_1(path, [row_of(papers.passing())], told="0" * 64)
+    file_of_version(1, path, [row_of(papers.passing())], told="0" * 64)
     before = path.read_bytes()
     with pytest.raises(ResultsError, match="not those it was written with"):
         migrate(tmp_path)

@@ -21,12 +21,12 @@ from typing import Any
 import psutil
 import pytest
 
-from pipeline import cache, log, runner, script
+from pipeline import cache, judge, log, reference, runner, script
 from pipeline.pool import Lease
 from pipeline.record import Record, Run, read, unfinished
 from pipeline.retry import INTERRUPTED
 from pipeline.store import open_store
-from pipeline.words import Failure, Result, Stage, Target, TryReason
+from pipeline.words import CpuMatch, English, Failure, Result, Stage, Target, TryReason
 from tests import papers
 from tests.conftest import ROOT
 
@@ -96,8 +96,8 @@ def _left(tmp_path: Path) -> Record:
         ("print('No space left on device'); sys.exit(1)", Stage.DOWNLOAD, Failure.DISK_FULL),
         ("tell(stage='load'); sys.exit(0)", Stage.LOAD, Failure.LOAD_ERROR),
         ("pass", Stage.DOWNLOAD, Failure.DOWNLOAD),
-        ("Path('run.json').write_text('{'); sys.exit(1)", Stage.DOWNLOAD, Failure.DOWNLOAD),
-        ("tell(stage='load', alien=1); sys.exit(1)", Stage.DOWNLOAD, Failure.DOWNLOAD),
+        ("Path('run.json').write_text('{'); sys.exit(1)", Stage.DOWNLOAD, Failure.HARNESS),
+        ("tell(stage='load', alien=1); sys.exit(1)", Stage.LOAD, Failure.HARNESS),
         ("tell(stage='done')", Stage.CHECK, Failure.HARNESS),
     ],
 )
@@ -460,3 +460,24 @@ def test_unfinished_is_only_the_newest(tmp_path: Path) -> None:
     assert unfinished(tmp_path) == {}
     (tmp_path / lost.run.run_id / "2" / "record.json").write_text("{")
     assert list(unfinished(tmp_path)) == [lost.run.run_id]
+
+
+@pytest.mark.parametrize("noisy", [False, True])
+def test_judge_is_asked_where_the_comparison_cannot_tell(
+    execute: Execute, monkeypatch: pytest.MonkeyPatch, noisy: bool
+) -> None:
+    """A reference that ran and says nothing, as the model's own rounding is too coarse, is none."""
+    asked = _asked()
+    seen = papers.observation(CPU, generations=papers.answers(asked))
+    exact = (tuple(reference.Step(0.0, 0, (0.0,) * 5) for _ in range(4)),) * 3
+    rounded = (tuple(reference.Step(0.0, 0, (9.0 * noisy,) * 5) for _ in range(4)),) * 3
+    found = reference.Reference(rounded, cached=False, exact=exact, noise=9.0 * noisy)
+    told = judge.Judgement(English.FLUENT, "", "judge@1", 2.5)
+    monkeypatch.setattr(reference, "compare", lambda *_, **__: found)
+    monkeypatch.setattr(judge, "judge", lambda *_, **__: told)
+    record = execute(f"Path('run.json').write_text({seen.model_dump_json()!r})")
+    check = record.check
+    assert (check.max_gap, check.departure, check.noise) == (0.0, 0.0, 9.0 * noisy)
+    assert check.cpu_match is (CpuMatch.NOT_RUN if noisy else CpuMatch.EXACT)
+    assert check.english is (English.FLUENT if noisy else English.NOT_RUN)
+    assert record.result is Result.PASS

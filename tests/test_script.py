@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import itertools
+import json
+import math
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
 from pipeline import script
 from pipeline.record import Placement, Run
@@ -129,6 +134,68 @@ def test_only_what_the_run_needs() -> None:
         assert word in split
     assert "NEURON_RT_VISIBLE_CORES" in split
     assert "TORCH_NEURONX_DISABLE_FALLBACK_EXECUTION" in split
+
+
+class OnDevice:
+    """Logits that only the host can read: each operator on the device would be a program."""
+
+    def __init__(self, values: list[float]) -> None:
+        self.values = values
+
+    def cpu(self) -> torch.Tensor:
+        return torch.tensor([self.values])
+
+
+def generated(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, steps: list[list[float]]
+) -> tuple[ModuleType, dict[str, Any]]:
+    """A script as a module, and what its generate() makes of these logits of a model."""
+    (folder / "made.py").write_text(script.render(papers.run(stack=papers.stack(Target.CPU))))
+    spec = importlib.util.spec_from_file_location("made", folder / "made.py")
+    assert spec and spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    monkeypatch.setattr(module, "empty_cache", lambda *_: None)
+
+    def generate(**_: object) -> SimpleNamespace:
+        best = [max(range(len(step)), key=step.__getitem__) for step in steps]
+        logits = tuple(OnDevice(step) for step in steps)
+        return SimpleNamespace(sequences=torch.tensor([[9, 9, *best]]), logits=logits)
+
+    model = SimpleNamespace(generate=generate)
+    return module, module.generate(model, {"input_ids": torch.tensor([[9, 9]])})
+
+
+def test_the_most_likely_tokens_are_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of each step the five most likely ids with their log-probabilities, beside run.json."""
+    logits = [[float(one) for one in range(8)], [3.0, 2.0, 1.0, 0.0, 9.0, -1.0, -2.0, -3.0]]
+    module, answer = generated(tmp_path, monkeypatch, logits)
+    assert (answer["tokens"], answer["finite"]) == ([7, 4], True)
+    assert answer["ids"] == [[7, 6, 5, 4, 3], [4, 0, 1, 2, 3]]
+    total = math.log(sum(math.exp(one) for one in logits[0]))
+    assert answer["logprobs"][0] == pytest.approx([one - total for one in (7, 6, 5, 4, 3)])
+    module.Journal(tmp_path).keep_logits([answer, answer])
+    kept = json.loads((tmp_path / "logits.json").read_text())
+    assert kept == {"ids": [answer["ids"]] * 2, "logprobs": [answer["logprobs"]] * 2}
+
+
+def test_a_small_vocabulary_is_kept_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there are fewer than five tokens, all of them are kept."""
+    _, answer = generated(tmp_path, monkeypatch, [[0.0, 2.0, 1.0]])
+    assert answer["ids"] == [[1, 2, 0]]
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf])
+def test_logits_that_are_no_numbers_are_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, odd: float
+) -> None:
+    """One step that is not finite in one prompt leaves no file, and neither does another rank."""
+    module, bad = generated(tmp_path, monkeypatch, [[1.0, 2.0, 3.0], [1.0, odd, 3.0]])
+    _, good = generated(tmp_path, monkeypatch, [[1.0, 2.0, 3.0], [1.0, 2.0, 3.0]])
+    assert (bad["finite"], good["finite"]) == (False, True)
+    module.Journal(tmp_path).keep_logits([good, bad])
+    module.Journal(None).keep_logits([good])
+    assert not (tmp_path / "logits.json").exists()
 
 
 def test_a_refused_run_has_no_script() -> None:

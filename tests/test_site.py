@@ -319,6 +319,9 @@ def test_evidence_of_a_pass(built: Path) -> None:
     for part in (
         "(cpu_match) near_tie",
         "0.125 nats",
+        "Rests on tokens and logits against the CPU reference",
+        "Logits off by 0.04 nats",
+        "The model's own rounding noise 0.03 nats",
         "(english) not_run",
         "First call 5 min (310 s) compilation included: not a speed",
         "Steady state 0.5 s the second, identical call",

@@ -8,7 +8,6 @@ import pytest
 
 from pipeline import verdict
 from pipeline.record import CallCounts, Check, Finding, Generation, Observation, Run
-from pipeline.reference import NoReference, Reference, Step
 from pipeline.words import CpuMatch, English, Failure, Target, Task
 from tests import papers
 
@@ -107,6 +106,8 @@ def test_one_core_has_no_ranks() -> None:
         (CpuMatch.NEAR_TIE, English.NOT_FLUENT, None),
         (CpuMatch.MISMATCH, English.FLUENT, Failure.WRONG_TOKENS),
         (CpuMatch.MISMATCH, English.NOT_RUN, Failure.WRONG_TOKENS),
+        (CpuMatch.INCONCLUSIVE, English.FLUENT, Failure.INCONCLUSIVE),
+        (CpuMatch.INCONCLUSIVE, English.NOT_FLUENT, Failure.INCONCLUSIVE),
         (CpuMatch.NOT_RUN, English.FLUENT, None),
         (CpuMatch.NOT_RUN, English.NOT_FLUENT, Failure.NOT_FLUENT),
         (CpuMatch.NOT_RUN, English.INCONCLUSIVE, Failure.INCONCLUSIVE),
@@ -115,7 +116,7 @@ def test_one_core_has_no_ranks() -> None:
 )
 def test_evidence(run: Run, cpu: CpuMatch, english: English, failure: Failure | None) -> None:
     """The CPU decides where it ran, the judge where it did not, and doubt is an ERROR."""
-    told = verdict.decide(run, _seen(), Check(cpu_match=cpu, english=english))
+    told = verdict.decide(run, _seen(), Check(cpu_match=cpu, max_gap=0.1, english=english))
     assert told.failure is failure
     assert bool(told.reason) is (failure is not None)
 
@@ -143,24 +144,19 @@ def test_three_questions_about_one_picture_may_have_one_answer() -> None:
 
 
 @pytest.mark.parametrize(
-    ("steps", "match"),
+    ("figures", "failure"),
     [
-        ([(0, 0), (0, 0)], CpuMatch.EXACT),
-        ([(0, 0), (0.21, 1)], CpuMatch.NEAR_TIE),
-        ([(0.25, 4), (0, 0)], CpuMatch.NEAR_TIE),
-        ([(0.26, 1), (0, 0)], CpuMatch.MISMATCH),
-        ([(0.1, 5), (0, 0)], CpuMatch.MISMATCH),
-        ([(0, 0), (float("inf"), 9)], CpuMatch.MISMATCH),
-        ([(float("nan"), 0), (0, 0)], CpuMatch.MISMATCH),
+        ({"max_gap": 0.3, "departure": 0.05, "noise": 0.04}, None),
+        ({"max_gap": 0.3, "departure": 0.07, "noise": 0.04}, Failure.WRONG_TOKENS),
+        ({"max_gap": 0.3, "departure": 0.05, "noise": 0.3}, Failure.WRONG_TOKENS),
+        ({"max_gap": 1.1}, Failure.WRONG_TOKENS),
+        ({}, Failure.WRONG_TOKENS),
     ],
 )
-def test_match(steps: list[tuple[float, int]], match: CpuMatch) -> None:
-    """A tie is within 0.25 nats and the first five places; anything that is not is a mismatch."""
-    found = Reference((tuple(Step(gap, place) for gap, place in steps),), cached=False)
-    assert verdict.match(found)[0] is match
-
-
-def test_no_reference_is_not_a_match() -> None:
-    """Why the reference did not run is kept, and it counts as not run."""
-    assert verdict.match(NoReference("too large")) == (CpuMatch.NOT_RUN, None, "too large")
-    assert verdict.match(Reference((), cached=False))[0] is CpuMatch.NOT_RUN
+@pytest.mark.parametrize("match", [CpuMatch.EXACT, CpuMatch.NEAR_TIE])
+def test_a_match_must_be_borne_out_by_its_figures(
+    figures: dict[str, float], failure: Failure | None, match: CpuMatch
+) -> None:
+    """A record that says the tokens match, with figures beyond the bounds, is no PASS."""
+    told = verdict.decide(ONE_CORE, _seen(), Check(cpu_match=match, **figures))
+    assert told.failure is failure

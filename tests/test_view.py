@@ -192,13 +192,16 @@ def test_table_says_both_checks(tmp_path: Path) -> None:
     """A sharded run's judge stands beside the CPU's comparison; what did not run is left out."""
     both = Check(cpu_match=CpuMatch.EXACT, english=English.FLUENT)
     judged = Check(english=English.FLUENT)
+    undecided = Check(cpu_match=CpuMatch.INCONCLUSIVE)
     results = publish(
         tmp_path / "results",
         papers.passing(papers.run("a/a"), check=both),
         papers.passing(papers.run("b/b"), check=judged),
+        papers.failing(papers.run("c/c"), check=undecided),
+        papers.failing(papers.run("d/d"), check=Check(english=English.INCONCLUSIVE)),
     )
-    _, first, second = shown(view.table(view.rows(results, None)))
-    assert (first[-1], second[-1]) == ("exact, fluent", "fluent")
+    told = [line[-1] for line in shown(view.table(view.rows(results, None))) if "/" in line[0]]
+    assert told == ["exact, fluent", "fluent", "tokens inconclusive", "inconclusive"]
 
 
 @pytest.mark.parametrize(

@@ -24,6 +24,7 @@ from pipeline.errors import RecordError
 from pipeline.markdown import text
 from pipeline.publish import Taken
 from pipeline.record import Plan, Run, StackVersions
+from pipeline.rows import clean
 from pipeline.words import Failure, Parallelism, Result, Stage
 
 CHECK = "Qualified on demand"
@@ -168,6 +169,6 @@ def _remedy(row: Mapping[str, Any], failure: Failure | None) -> str:
 
 
 def _line_of(told: str, length: int) -> str:
-    """One line of at most so many characters."""
-    line = " ".join(told.split())
+    """One line of at most so many characters, none of which steers a terminal or hides others."""
+    line = " ".join(clean(told).split())
     return line if len(line) <= length else f"{line[: length - 3].rstrip()}..."

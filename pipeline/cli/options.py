@@ -74,7 +74,13 @@ def reader_left(stream: TextIO) -> None:
 
 
 def print_json(value: object) -> None:
-    click.echo(json.dumps(value, indent=1, ensure_ascii=False))
+    """Letters as they are; what steers a terminal or hides what a text holds as escapes."""
+    for line in json.dumps(value, indent=1, ensure_ascii=False).split("\n"):
+        click.echo(line if line.isprintable() else "".join(map(_escaped, line)))
+
+
+def _escaped(character: str) -> str:
+    return character if character.isprintable() else json.dumps(character)[1:-1]
 
 
 def count(things: Sized, noun: str, plural: str = "") -> str:

@@ -28,6 +28,7 @@ from pipeline.cli.options import (
 )
 from pipeline.cli.planning import one_plan
 from pipeline.errors import EnvironmentFault, RunsFailed, UsageError
+from pipeline.lines import plain_line
 from pipeline.words import cores
 
 if TYPE_CHECKING:
@@ -230,10 +231,11 @@ def _progress(runs: Sequence[Run], *, to_stderr: bool) -> Callable[[Run, str], N
     lock = threading.Lock()  # lines of runs side by side stay whole
 
     def say(asked: Run, text: str) -> None:
-        line = f"[{places[asked.run_id]}/{len(runs)}] {asked.model_id}: {text}"
+        head = f"[{places[asked.run_id]}/{len(runs)}] {asked.model_id}: "
+        lines = [head + plain_line(line) for line in text.splitlines() or [""]]
         try:
             with lock:
-                click.echo(line, err=to_stderr)
+                click.echo("\n".join(lines), err=to_stderr)
         except BrokenPipeError:
             reader_left(sys.stderr if to_stderr else sys.stdout)  # which must not cost the run
 

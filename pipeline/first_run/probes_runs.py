@@ -94,15 +94,18 @@ def _run(
         limit_s=_REFERENCE_S,
         available_bytes=None,
     )
-    match, gap, reason = verdict.match(compared)
-    if match not in (CpuMatch.EXACT, CpuMatch.NEAR_TIE):
-        wrong.append(f"tokens: {match}: {reason}")
+    match = verdict.match(compared)
+    if match.cpu_match not in (CpuMatch.EXACT, CpuMatch.NEAR_TIE):
+        wrong.append(f"tokens: {match.cpu_match}: {match.reason}")
     calls = seen.all_calls
     if restored and (calls is None or calls.compiled != 0 or not calls.restored):
         wrong.append(f"not restored: {calls}")
     if seen.cpu_fallback_ops is None:
         wrong.append("operators on the CPU: unknown")
-    head = "; ".join(wrong) or f"as the verdict wants it; tokens {match}, largest gap {gap}"
+    head = "; ".join(wrong) or (
+        f"as the verdict wants it; tokens {match.cpu_match}; in nats: largest gap {match.max_gap}, "
+        f"logits off by {match.departure}, the model's own noise {match.noise}"
+    )
     return Seen(not wrong, f"{head}\n{shown}\n{told}")
 
 

@@ -38,6 +38,7 @@ from pipeline.record.seen import (
     Try,
     Versions,
 )
+from pipeline.record.told import Told, read_told
 
 __all__ = [
     "MAX_PAPER_BYTES",
@@ -58,6 +59,7 @@ __all__ = [
     "Run",
     "Skipped",
     "StackVersions",
+    "Told",
     "Try",
     "Versions",
     "dump",
@@ -65,6 +67,7 @@ __all__ = [
     "parse",
     "read",
     "read_bytes",
+    "read_told",
     "unfinished",
     "write",
     "write_atomically",

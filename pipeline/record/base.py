@@ -19,5 +19,6 @@ ShortText = Annotated[str, Field(max_length=4_000)]
 Name = Annotated[str, Field(max_length=200)]
 RunName = Annotated[str, Field(max_length=1_000)]
 """A run id: a model id has at most 193 characters, each of its four versions at most 200."""
-Seconds = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Seconds = Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)]
+"""Up to thirty years: more is no time that anybody measured."""
 Bytes = Annotated[int, Field(ge=0)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import stat
 import tempfile
 from datetime import datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from typing import TypeVar
 from pydantic import ValidationError
 
 from pipeline.errors import RecordError
+from pipeline.lines import printable
 from pipeline.record.base import Paper
 from pipeline.record.seen import Record
 
@@ -33,14 +35,11 @@ def read_bytes(path: Path, sha256: str | None = None) -> bytes:
     digest comes by way of a job's outputs, which only that job writes.
     """
     try:
-        size = path.stat().st_size
-        if size > MAX_PAPER_BYTES:
-            raise RecordError(
-                f"{size} bytes is above the limit of {MAX_PAPER_BYTES}", where=str(path)
-            )
-        data = path.read_bytes()
+        data = at_most(path, MAX_PAPER_BYTES)
     except OSError as error:
-        raise RecordError(f"cannot be read: {error.strerror}", where=str(path)) from error
+        raise RecordError(f"cannot be read: {error.strerror or error}", where=str(path)) from error
+    if data is None:
+        raise RecordError(f"is above the limit of {MAX_PAPER_BYTES} bytes", where=str(path))
     found = hashlib.sha256(data).hexdigest()
     if sha256 and sha256 != found:
         raise RecordError(
@@ -49,6 +48,20 @@ def read_bytes(path: Path, sha256: str | None = None) -> bytes:
             remedy="see who else wrote an artifact of that name, and plan anew",
         )
     return data
+
+
+def at_most(path: Path, limit: int) -> bytes | None:
+    """The content of a file; None when it has more than `limit` bytes.
+
+    OSError when it cannot be read or is no file: a pipe would be waited for, and a device never
+    ends, whatever size it claims.
+    """
+    # Without O_NONBLOCK, opening a pipe waits for its other end.
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as stream:
+        if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+            raise OSError(f"{path.name} is no regular file")
+        data = stream.read(limit + 1)
+    return data if len(data) <= limit else None
 
 
 def read(kind: type[P], path: Path) -> P:
@@ -61,15 +74,21 @@ def parse(kind: type[P], text: bytes | str, *, where: str) -> P:
     try:
         return kind.model_validate_json(text)
     except ValidationError as error:
-        faults = "; ".join(
-            f"{'.'.join(str(part) for part in fault['loc']) or 'file'}: {fault['msg']}"
-            for fault in error.errors(include_url=False, include_input=False)[:5]
-        )
         raise RecordError(
-            f"not a valid {kind.__name__.lower()}: {faults}",
+            f"not a valid {kind.__name__.lower()}: {'; '.join(faults_of(error)[:5])}",
             where=where,
             remedy="it was written by another version, cut short, or edited: make it again",
         ) from error
+
+
+def faults_of(error: ValidationError) -> list[str]:
+    """One line a fault: where it is, and what. Names of fields that no schema knows are shortened
+    and freed of control characters: they are whatever somebody wrote there."""
+    return [
+        f"{'.'.join(printable(str(part), 80) for part in fault['loc'][:6]) or 'file'}: "
+        f"{printable(fault['msg'], 400)}"
+        for fault in error.errors(include_url=False, include_input=False)
+    ]
 
 
 def dump(paper: Paper) -> str:

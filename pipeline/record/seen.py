@@ -107,6 +107,13 @@ class Check(Paper):
     """Why the reference did not run, or where the tokens first departed."""
     max_gap: Annotated[float, Field(allow_inf_nan=False)] | None = None
     """Largest gap, in nats, between the reference's first choice and the device's token."""
+    departure: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """Typical difference, in nats, of the device's log-probabilities from the reference's, at the
+    device's five most likely tokens of each step: the root mean square without the largest tenth of
+    the steps. None = they were not compared."""
+    noise: Annotated[float, Field(ge=0, allow_inf_nan=False)] | None = None
+    """The same of the reference itself, in the run's dtype from float32: the model's own rounding
+    noise; None = it did not run in both."""
     reference_cached: bool | None = None
     english: English = English.NOT_RUN
     judge: Name | None = None

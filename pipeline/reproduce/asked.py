@@ -260,7 +260,8 @@ def _run(row: Row, constants: Mapping[str, Any], stack: StackVersions) -> Run:
 
 
 def read_constants(text: str) -> dict[str, Any] | None:
-    """The upper-case names of a script that are assigned literals, and `_experts`.
+    """The upper-case names that a script assigns literals to, and to which it does nothing else at
+    its top level, in a branch or otherwise; and `_experts`.
 
     `_experts` is whether an implementation of experts is named, which a check on the CPU needs to
     know. None when the text is not Python.
@@ -277,6 +278,12 @@ def read_constants(text: str) -> dict[str, Any] | None:
                     found[name] = ast.literal_eval(value)
                 except (SyntaxError, TypeError, ValueError, MemoryError, RecursionError):
                     found.pop(name, None)  # what counts is the last, and it is not known
+            case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
+                pass  # names of their own
+            case _:
+                for node in ast.walk(statement):
+                    if isinstance(node, ast.Name) and not isinstance(node.ctx, ast.Load):
+                        found.pop(node.id, None)
     found[_EXPERTS] = any(
         isinstance(node, ast.keyword) and node.arg == "experts_implementation"
         for node in ast.walk(tree)

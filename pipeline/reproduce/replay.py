@@ -87,7 +87,7 @@ def replay(asked: Asked, folder: Path, settings: Settings, say: Say) -> Replay:
         say(f"run.py: ended after {settings.limit_s:.0f} s at the latest")
         began = datetime.now(UTC)
         ended, peaks = _watch(run, folder, (graphs, work), cores, settings, say)
-        seen = watch.observation(folder)
+        seen = ended.observation
         state = cache.state(seen.all_calls if seen else None, len(restored))
         facts: dict[str, Any] = {
             "run": run,
@@ -113,7 +113,8 @@ def replay(asked: Asked, folder: Path, settings: Settings, say: Say) -> Replay:
         shutil.rmtree(work, ignore_errors=True)
         for left in folder.glob("ranks-*"):
             shutil.rmtree(left, ignore_errors=True)
-        (folder / "inputs.safetensors").unlink(missing_ok=True)
+        for name in (reference.INPUTS_NAME, reference.LOGITS_NAME):
+            (folder / name).unlink(missing_ok=True)
 
 
 def _busy() -> str:
@@ -219,7 +220,8 @@ def _judge(
     run = asked.run
     if ended.stopped:
         return _Judged(Failure.KILLED, "it was interrupted")
-    if ended.timed_out or ended.code != 0 or seen is None or seen.stage is not Stage.DONE:
+    whole = seen is not None and seen.stage is Stage.DONE and not ended.faults
+    if seen is None or not whole or ended.timed_out or ended.code != 0:
         why = diagnosis.diagnose(
             seen or Observation(stage=Stage.DOWNLOAD),
             ended.log,
@@ -228,6 +230,7 @@ def _judge(
             timed_out=ended.timed_out,
             cores=run.placement.cores if run.placement else None,
             restored=restored,
+            faults=ended.faults,
         )
         error = why.error
         if ended.timed_out and why.failure is Failure.TIMEOUT:
@@ -263,21 +266,28 @@ def _of_output(
     compared = reference.compare(
         run,
         seen,
-        folder / "inputs.safetensors",
+        folder / reference.INPUTS_NAME,
         kept=None,
         python=settings.python,
         limit_s=settings.limit_s,
         available_bytes=psutil.virtual_memory().available,
         stop=settings.stop,
     )
-    match, gap, reason = verdict.match(compared)
-    check = Check(cpu_match=match, max_gap=gap, cpu_reason=reason)
+    match = verdict.match(compared, routed=run.mixture_of_experts)
+    check = Check(
+        cpu_match=match.cpu_match,
+        cpu_reason=match.reason,
+        max_gap=match.max_gap,
+        departure=match.departure,
+        noise=match.noise,
+    )
     others = "other tokens than the row's" if row["generated_tokens"] else "the row has no tokens"
-    if match is CpuMatch.NOT_RUN:
-        how = f"{others}, and no CPU reference to hold them against: {reason}"
+    if match.cpu_match is CpuMatch.NOT_RUN:
+        how = f"{others}, and no CPU reference to hold them against: {match.reason}"
         return _Judged(Failure.INCONCLUSIVE, how, check=check, how=how)
-    told = f" ({reason})" if reason else ""
-    how = f"{others}; teacher-forced through the same checkpoint on the CPU: {match}{told}"
+    told = f" ({match.reason})" if match.reason else ""
+    how = f"{others}; teacher-forced through the same checkpoint on the CPU: "
+    how += f"{match.cpu_match}{told}"
     decided = verdict.decide(run, seen, check)
     return _Judged(decided.failure, decided.reason, check=check, how=how)
 

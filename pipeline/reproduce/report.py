@@ -38,7 +38,7 @@ _TEXT, _ERROR = 160, 2000
 _KEPT = (
     *("run_id", "model_id", "revision", "result", "stage", "failure", "signature", "error"),
     *("tested_at", "target", "instance_type", "neuron_cores", "parallelism", "cpu_match"),
-    *("max_gap", "english", "cache", "pipeline_commit", "run_url"),
+    *("max_gap", "departure", "noise", "check", "english", "cache", "pipeline_commit", "run_url"),
 )
 """Fields of either row that the JSON report repeats."""
 

@@ -49,6 +49,8 @@ _HISTORY = (
     "host_peak_gb",
     "cpu_match",
     "max_gap",
+    "departure",
+    "noise",
     "english",
     "cpu_fallback_ops",
     "cache",

@@ -199,10 +199,13 @@ def _texts(row: Row) -> Iterable[tuple[str, str]]:
 
 
 def _check(row: Row) -> list[tuple[str, object]]:
-    gap, score = row["max_gap"], row["judge_score"]
+    score = row["judge_score"]
     return [
+        ("Rests on", row["check"]),
         ("Tokens against the CPU (cpu_match)", row["cpu_match"]),
-        ("Largest gap to the CPU's first choice", None if gap is None else f"{gap:.3g} nats"),
+        ("Largest gap to the CPU's first choice", _nats(row["max_gap"])),
+        ("Logits off by", _nats(row["departure"])),
+        ("The model's own rounding noise", _nats(row["noise"])),
         ("Text (english)", row["english"]),
         ("Judge", row["judge"]),
         ("Judge's score", None if score is None else f"{score:.4g}"),
@@ -211,6 +214,10 @@ def _check(row: Row) -> list[tuple[str, object]]:
         ("Compiled graphs came", row["cache"]),
         ("Operators on the host", _host(row)),
     ]
+
+
+def _nats(value: float | None) -> str | None:
+    return None if value is None else f"{value:.3g} nats"
 
 
 def _host(row: Row) -> str | None:
