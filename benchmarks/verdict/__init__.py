@@ -1,0 +1,1 @@
+"""How far the verdict can be trusted: labelled continuations, and the error rates on them."""
