@@ -82,6 +82,7 @@ docs: $(INSTALLED)
 	$(BIN)/python -m pipeline.docs --write
 	$(BIN)/python -m pipeline.catalog --write
 	$(BIN)/python -m pipeline.parallel_plans --write
+	$(BIN)/python -m benchmarks.verdict.page --write
 
 clean:
 	rm -rf .venv build

@@ -128,8 +128,12 @@ COLUMNS: tuple[tuple[str, pa.DataType, str], ...] = (
         "Which evidence the output check rests on, and what it cannot see; null when nothing was "
         "checked.",
     ),
-    ("judge", pa.string(), "The model that judged the text, with its revision."),
-    ("judge_score", pa.float64(), "The judge's score."),
+    ("judge", pa.string(), "The model that judged the text, with the digest of its weights."),
+    (
+        "judge_score",
+        pa.float64(),
+        "Log odds, by the judge, that the texts are wrong, mean over the prompts: lower is better.",
+    ),
     ("download_s", pa.float64(), "Time to download the checkpoint, seconds."),
     ("load_s", pa.float64(), "Time to load it, seconds."),
     ("compile_s", pa.float64(), "First call of generate(), compilation included, seconds."),

@@ -1,14 +1,15 @@
 """Is it fluent English? The output check where tokens cannot be held against the CPU.
 
-Text in, scores and a verdict out. A small language model on the CPU gives the likelihood of each
-token of a continuation; plain counts over the words see what likelihood misses (a loop is *more*
-likely than prose, another language is about as likely). Each signal has two bounds: within the
-first it speaks for fluent English, beyond the second against, between them nothing is decided.
-The bounds belong to one judge model (pipeline.calibration).
+Text in, scores and a verdict out. A small language model on the CPU says how likely each token of a
+continuation is and what it expected there; plain counts over characters and words see what
+likelihood misses (pipeline.signals). Each signal is evidence against a text only beyond what right
+texts show; the weighted sum is the text's score, the mean over the prompts the run's, and two
+bounds on it make the verdict. Weights and bounds belong to one judge model (pipeline.calibration).
 
-What no fluency judge sees: subtle faults. A model with a little noise on its weights, or with half
-a sum lost in one layer, still writes good English. A verdict of `fluent` therefore says "not
-grossly broken", and comparing tokens with the CPU comes first wherever the CPU can hold the model.
+What no fluency judge sees: faults that leave fluent text. A model with a little noise on its
+weights, or with half a sum lost in one layer, still writes good English. A verdict of `fluent`
+therefore says "not visibly broken", and comparing tokens with the CPU comes first wherever the CPU
+can hold the model.
 
 This module never imports torch. The model runs in a process of its own (pipeline.likelihood), so a
 crash or a hang of it costs a verdict and nothing else.
@@ -16,105 +17,81 @@ crash or a hang of it costs a verdict and nothing else.
 
 from __future__ import annotations
 
-import itertools
 import json
 import math
 import re
 import sys
 import threading
-import unicodedata
-from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from typing import Any, Final
 
 from pipeline import processes
-from pipeline.calibration import (
-    LOW_IS_BAD,
-    Bounds,
-    Calibration,
-    Thresholds,
-    find_calibration,
-    load_calibrations,
-)
-from pipeline.likelihood import MAX_TOKENS, weights_sha256
+from pipeline.calibration import Calibration, Rule, find_calibration, load_calibrations
+from pipeline.likelihood import MAX_TOKENS, Tokens, weights_sha256
+from pipeline.signals import Signals, TokenSignals, measure, summarise
 from pipeline.words import English
 
 __all__ = [
     "DEFAULT_JUDGE",
-    "FUNCTION_WORDS",
-    "LOW_IS_BAD",
     "MAX_CHARACTERS",
     "MAX_REASON",
     "MAX_TOKENS",
     "MIN_CHARACTERS",
     "MIN_PROMPTS",
     "MIN_TOKENS",
-    "WINDOW",
-    "Bounds",
     "Calibration",
     "Continuation",
     "Judgement",
-    "Signals",
     "TextScore",
-    "Thresholds",
     "clean",
     "clean_prompt",
     "combine",
     "find_calibration",
+    "goes_on",
     "judge",
     "load_calibrations",
-    "measure",
-    "score_signals",
+    "run_score",
+    "score_text",
     "weights_sha256",
 ]
 
 DEFAULT_JUDGE: Final = "HuggingFaceTB/SmolLM2-135M-Instruct"
 
-WINDOW: Final = 8
-"""Tokens of the worst window: a quarter of a continuation, long enough that one rare name in good
-prose does not fill it."""
-MIN_TOKENS: Final = 12
-"""Below this nothing is decided: the counts rest on fewer than about ten words."""
+MIN_TOKENS: Final = 4
+"""A text below this, and below MIN_CHARACTERS, decides nothing: "Yes." is neither English nor not.
+The calibration's own short answers begin at five words."""
 MIN_CHARACTERS: Final = 32
-"""Text of this length without two words is ruin, in however few of the judge's tokens it fits (a
-row of dashes fits in one): 32 generated tokens that show at all are at least 32 characters."""
+"""Text of this length is judged in however few of the judge's tokens it fits (a row of dashes fits
+in one): 32 generated tokens that show at all are at least 32 characters."""
 MAX_CHARACTERS: Final = 2_000
 """Text beyond this is not read. 64 tokens of prose are about 300 characters; a device that writes
 megabytes must not cost memory here."""
 MIN_PROMPTS: Final = 3
-"""Fewer judged continuations never make a run fluent: with one prompt a grossly broken model
-passes up to 2 times in 8."""
+"""Fewer judged continuations never make a run fluent: of single held-out texts with a visible fault
+the bounds let 28 of 465 through, of runs of three 4 of 143 (calibration, held_out.errors)."""
 MAX_REASON: Final = 500
+_MAX_NAME: Final = 200
+"""Characters of a name in a record."""
 
 _MARKUP = re.compile(
     # a role or channel name belongs to the token before it: <|im_start|>assistant
     r"<\|(?:im_start|start|start_header_id|channel)\|>[ ]?\w{0,20}"
     r"|<[|\uff5c][^<>\n]{1,60}[|\uff5c]>"
-    r"|</?(?:s|bos|eos|pad|unk|mask|think|thinking|thought|start_of_turn|end_of_turn)>"
-    r"|\[/?INST\]"
+    r"|</?(?:s|bos|eos|pad|unk|mask|image|think|thinking|thought|reponame|filename)>"
+    r"|<(?:repo_name|file_sep|gh_stars|issue_\w{1,9}|jupyter_\w{1,16}|empty_output|fim_\w{1,9})>"
+    r"|<(?:(?:start|end)_of_(?:turn|image|text)|image_soft_token|extra_id_\d{1,4}|unused\d{1,4})>"
+    r"|\[/?INST\]|\[(?:PAD|UNK|CLS|SEP|MASK|BOS|EOS)\]"
+)
+_MAX_MARKUP: Final = 64
+"""Characters of the longest special token that _MARKUP knows."""
+_END = re.compile(
+    r"<\|(?:im_end|end|endoftext|end_of_text|end_of_turn|eot|eot_id|return)\|>"
+    r"|<[|\uff5c]end\u2581of\u2581sentence[|\uff5c]>|<(?:eos|/s|end_of_turn)>|\[EOS\]"
 )
 _SURROGATES = re.compile(r"[\ud800-\udfff]")
-_WORD = re.compile(r"[^\W\d_]+(?:['\u2019][^\W\d_]+)*")
-
-FUNCTION_WORDS: Final = frozenset(
-    # one block of words: a list of 180 quoted strings is harder to read and to check
-    """
-    a about above across after again against all almost along already also although always am among
-    an and another any anyone anything are around as at away be because been before behind being
-    below between both but by can can't cannot could did didn't do does doesn't don't down during
-    each either else enough even ever every everyone everything except few for from had has have
-    having he her here hers herself him himself his how however i i'm if in instead into is isn't it
-    it's its itself just least less many may me might more most much must my myself near never no
-    nobody none nor not nothing now of off often on once one only onto or other others our out over
-    own perhaps quite rather same she should since so some somebody someone something sometimes soon
-    still such than that that's the their them themselves then there these they this those though
-    through to together too toward towards under until up upon us very was wasn't we were what when
-    where whether which while who whom whose why will with within without won't would yet you your
-    yourself
-    """.split()  # noqa: SIM905
-)
-"""Words that carry grammar, not a subject: about half of any English prose."""
+_NAMED: Final = 3
+"""So many signals a reason names."""
 
 
 @dataclass(frozen=True)
@@ -126,34 +103,15 @@ class Continuation:
 
 
 @dataclass(frozen=True)
-class Signals:
-    """What is measured on one continuation.
+class TextScore:
+    """One continuation. score: log odds that it is wrong; None when it is too short to say.
 
-    tokens: judged tokens, of the judge's own tokenizer. characters: of the whole clean text.
-    mean_nll, worst_window: nats per token, over all tokens and over the worst WINDOW in a row.
-    distinct_2: distinct pairs of neighbouring words over all such pairs; 0 with one word or none.
-    function_words: share of the words that are English function words.
-    ascii_letters: share of the letters that are ASCII; 0 without letters. Punctuation, digits and
-        emoji do not count: English uses all of them.
-    broken_characters: share of characters that no text holds (U+FFFD, control, unassigned).
+    against: what each signal added to the score, where it added something. signals is None when
+    there was nothing to measure.
     """
 
-    tokens: int
-    characters: int
-    mean_nll: float
-    worst_window: float
-    distinct_2: float
-    function_words: float
-    ascii_letters: float
-    broken_characters: float
-
-
-@dataclass(frozen=True)
-class TextScore:
-    """The verdict on one continuation; signals is None when there was nothing to measure."""
-
-    verdict: English
-    reason: str
+    score: float | None
+    against: dict[str, float] = field(default_factory=dict)
     signals: Signals | None = None
 
 
@@ -161,8 +119,9 @@ class TextScore:
 class Judgement:
     """The verdict on a run.
 
-    score: mean over the prompts of their mean_nll, nats per token; None when nothing was measured.
-    judge: `<Hub id>#sha256:<12 digits of the weights>`; the bare id when the weights were not read.
+    score: mean of the scores of its texts, log odds that they are wrong; None when not judged.
+    judge: `<Hub id>#sha256:<12 digits of the weights>`, with `calibrated with #sha256:<12 digits>`
+    behind it where those are others; the bare id when the weights were not read.
     """
 
     english: English
@@ -180,96 +139,70 @@ def clean(text: str) -> str:
     generation cut after N tokens may end inside a character of several bytes, which decodes to
     U+FFFD and is no fault; anywhere else U+FFFD stays and counts.
     """
-    text = _SURROGATES.sub("\ufffd", text[:MAX_CHARACTERS])
+    text = _SURROGATES.sub("\ufffd", _read(text))
     return _MARKUP.sub("", text).rstrip("\ufffd")
 
 
-def measure(text: str, nlls: Sequence[float]) -> Signals:
-    """The signals of a clean text with the negative log-likelihood (nats) of each of its tokens.
+def _read(text: str) -> str:
+    """The part of a text that is read: it does not end inside a special token."""
+    if len(text) <= MAX_CHARACTERS:
+        return text
+    opened = text.rfind("<", MAX_CHARACTERS - _MAX_MARKUP, MAX_CHARACTERS)
+    return text[: MAX_CHARACTERS if opened < 0 else opened]
 
-    Raises ValueError without tokens.
+
+def goes_on(text: str) -> bool:
+    """Whether something shows behind a token that ends a text. run.py forbids that token before its
+    time, so a healthy model that has nothing more to say goes on without it.
     """
-    if not nlls:
-        raise ValueError("a text without tokens has no signals")
-    words = [word.lower().replace("\u2019", "'") for word in _WORD.findall(text)]
-    pairs = list(itertools.pairwise(words))
-    letters = [character for character in text if character.isalpha()]
-    window = min(WINDOW, len(nlls))
-    return Signals(
-        tokens=len(nlls),
-        characters=len(text),
-        mean_nll=math.fsum(nlls) / len(nlls),
-        worst_window=max(
-            math.fsum(nlls[start : start + window]) / window
-            for start in range(len(nlls) - window + 1)
-        ),
-        distinct_2=_share(len(set(pairs)), len(pairs)),
-        function_words=_share(sum(word in FUNCTION_WORDS for word in words), len(words)),
-        ascii_letters=_share(sum(letter.isascii() for letter in letters), len(letters)),
-        broken_characters=_share(sum(map(_is_broken, text)), len(text)),
-    )
+    text = _read(text)
+    end = _END.search(text)
+    return end is not None and bool(clean(text[end.end() :]).strip())
 
 
-def _share(part: int, whole: int) -> float:
-    return part / whole if whole else 0.0
+def clean_prompt(prompt: str) -> str:
+    """The end of a prompt, bounded: what stands just before the continuation counts most."""
+    return _SURROGATES.sub("\ufffd", _MARKUP.sub("", prompt[-MAX_CHARACTERS:]))
 
 
-def _is_broken(character: str) -> bool:
-    if character in "\t\n\r":
-        return False
-    return character == "\ufffd" or unicodedata.category(character) in {"Cc", "Cn", "Co", "Cs"}
+def score_text(
+    prompt: str, text: str, tokens: TokenSignals | None, rule: Rule, *, after_end: bool = False
+) -> TextScore:
+    """The score of a clean text; tokens None = of which nothing was left to measure.
 
-
-def score_signals(signals: Signals | None, thresholds: Thresholds) -> TextScore:
-    """The verdict on one continuation; None stands for a text of which nothing was left.
-
-    One signal beyond its second bound is enough for not_fluent: each sees a kind of fault that the
-    others miss. Fluent needs every signal within its first bound and MIN_TOKENS tokens.
+    after_end: whether it went on behind a token that ends one (goes_on). Tokens that show nothing
+    are a fault as certain as any: the highest score.
     """
-    if signals is None:
-        return TextScore(English.INCONCLUSIVE, "no text left to judge")
-    if signals.characters >= MIN_CHARACTERS and not signals.distinct_2:
-        reason = f"no two words in {signals.characters} characters"
-        return TextScore(English.NOT_FLUENT, reason, signals)
-    if signals.tokens < MIN_TOKENS:
-        reason = f"{signals.tokens} tokens; fewer than {MIN_TOKENS} decide nothing"
-        return TextScore(English.INCONCLUSIVE, reason, signals)
-    doubtful: list[str] = []
-    bad: list[str] = []
-    for name in Thresholds.model_fields:
-        value: float = getattr(signals, name)
-        bounds: Bounds = getattr(thresholds, name)
-        sign = -1.0 if name in LOW_IS_BAD else 1.0
-        if sign * value > sign * bounds.not_fluent:
-            bad.append(f"{name} {value:.2f}, bound {bounds.not_fluent:.2f}")
-        elif sign * value > sign * bounds.fluent:
-            doubtful.append(f"{name} {value:.2f}, bound {bounds.fluent:.2f}")
-    if bad:
-        return TextScore(English.NOT_FLUENT, "; ".join(bad), signals)
-    if doubtful:
-        return TextScore(English.INCONCLUSIVE, "; ".join(doubtful), signals)
-    return TextScore(English.FLUENT, "every signal is within its bound", signals)
+    if tokens is None or not text.strip():
+        return TextScore(rule.cap, {"no text": rule.cap})
+    signals = measure(prompt, text, tokens, after_end=after_end)
+    if tokens.tokens < MIN_TOKENS and len(text.strip()) < MIN_CHARACTERS:
+        return TextScore(None, {}, signals)
+    return TextScore(rule.score(signals), rule.contributions(signals), signals)
 
 
-def combine(scores: Sequence[TextScore]) -> English:
+def run_score(texts: Sequence[TextScore], rule: Rule) -> float | None:
+    """The mean over a run's texts; one too short to say stands between the bounds."""
+    if not texts:
+        return None
+    between = (rule.bounds.fluent + rule.bounds.not_fluent) / 2
+    return math.fsum(between if one.score is None else one.score for one in texts) / len(texts)
+
+
+def combine(texts: Sequence[TextScore], rule: Rule) -> English:
     """The verdict on a run from those on its prompts.
 
-    fluent: of MIN_PROMPTS texts or more at least two thirds are fluent, and fewer than one third
-        are not_fluent. not_fluent: more than half are not_fluent. Otherwise inconclusive; not_run
-        when no text was judged.
-    Why not a plain majority: the costs differ. A false fluent is a PASS for a broken device, so it
-    asks for more than half; an inconclusive run is repeated or looked at. Why not every text:
-    a healthy model now and then writes a list, a name or a loop. The rates that follow, over three
-    and eight prompts, stand in the calibration file.
+    The mean decides and not a majority: a fault of the device is in all texts at once, while a
+    healthy model now and then writes one odd text; each text's score is capped, so one is not
+    enough. Fluent needs MIN_PROMPTS texts that say something. not_run without any text.
     """
-    verdicts = Counter(score.verdict for score in scores if score.verdict is not English.NOT_RUN)
-    judged = verdicts.total()
-    if not judged:
+    score = run_score(texts, rule)
+    said = sum(one.score is not None for one in texts)
+    if score is None:
         return English.NOT_RUN
-    fluent, bad = verdicts[English.FLUENT], verdicts[English.NOT_FLUENT]
-    if 2 * bad > judged:
+    if said and score > rule.bounds.not_fluent:
         return English.NOT_FLUENT
-    if judged >= MIN_PROMPTS and 3 * fluent >= 2 * judged and 3 * bad < judged:
+    if said >= MIN_PROMPTS and score < rule.bounds.fluent:
         return English.FLUENT
     return English.INCONCLUSIVE
 
@@ -295,41 +228,81 @@ def judge(
     """
     identity, calibration = find_calibration(model, declared_id)
     cleaned = [Continuation(clean_prompt(item.prompt), clean(item.text)) for item in continuations]
-    asked = [item for item in cleaned if item.text]
-    measured: dict[str, Any] = {"weights_sha256": None, "nll": []}
+    asked = [item for item in cleaned if item.text.strip()]
+    sha256: str | None = None
+    measured: list[Tokens] = []
     if asked:
         answer = _measure_in_process(asked, model, revision, python, timeout, stop)
         if isinstance(answer, str):
             return Judgement(English.NOT_RUN, answer[:MAX_REASON], identity)
-        measured = answer
-    sha256 = measured["weights_sha256"]
-    nlls = iter(measured["nll"])
+        sha256, measured = answer
+        if sha256 != calibration.weights_sha256 and not calibration.other_weights:
+            reason = f"the judge has other weights than those {identity} was calibrated with"
+            return Judgement(English.NOT_RUN, reason, _name(identity, sha256, calibration))
+    answers = iter(measured)
+    rule = calibration.rule
     texts = tuple(
-        score_signals(measure(item.text, next(nlls)) if item.text else None, calibration.thresholds)
-        for item in cleaned
+        score_text(
+            item.prompt,
+            item.text,
+            _summary(next(answers)) if item.text.strip() else None,
+            rule,
+            after_end=goes_on(raw.text),
+        )
+        for raw, item in zip(continuations, cleaned, strict=True)
     )
-    means = [score.signals.mean_nll for score in texts if score.signals]
+    reason = _reason(texts, rule)
+    if sha256 not in (None, calibration.weights_sha256):
+        reason = f"calibrated with other weights; {reason}"
     return Judgement(
-        english=combine(texts),
-        reason=_run_reason(texts),
-        judge=f"{identity}#sha256:{sha256[:12]}" if sha256 else identity,
-        score=math.fsum(means) / len(means) if means else None,
+        english=combine(texts, rule),
+        reason=reason[:MAX_REASON],
+        judge=_name(identity, sha256, calibration),
+        score=run_score(texts, rule),
         weights_sha256=sha256,
         texts=texts,
     )
 
 
-def clean_prompt(prompt: str) -> str:
-    """The end of a prompt, bounded: what stands just before the continuation counts most."""
-    return _SURROGATES.sub("\ufffd", _MARKUP.sub("", prompt[-MAX_CHARACTERS:]))
+def _summary(tokens: Tokens) -> TokenSignals | None:
+    return summarise(tokens) if tokens.nll else None
 
 
-def _run_reason(texts: Sequence[TextScore]) -> str:
-    """One line: the count of each verdict, then the reason of the first text that is not fluent."""
-    counts = Counter(score.verdict for score in texts)
-    line = ", ".join(f"{counts[verdict]} {verdict}" for verdict in English if counts[verdict])
-    first = next((score for score in texts if score.verdict is not English.FLUENT), None)
-    return f"{line} ({first.reason})"[:MAX_REASON] if first else line or "no texts"
+def _name(identity: str, sha256: str | None, calibration: Calibration) -> str:
+    if sha256 is None:
+        return identity
+    name = f"{identity}#sha256:{sha256[:12]}"
+    if sha256 != calibration.weights_sha256:
+        name += f", calibrated with #sha256:{calibration.weights_sha256[:12]}"
+    return name[:_MAX_NAME]
+
+
+def _reason(texts: Sequence[TextScore], rule: Rule) -> str:
+    """One line: the score beside the bounds, and which signals spoke against how many texts."""
+    score = run_score(texts, rule)
+    if score is None:
+        return "no texts"
+    bounds = rule.bounds
+    line = (
+        f"score {score:.2f} over {len(texts)} texts, fluent below {bounds.fluent:.2f}, "
+        f"not_fluent above {bounds.not_fluent:.2f}"
+    )
+    short = sum(one.score is None for one in texts)
+    if short:
+        line += f"; {short} too short to say"
+    if len(texts) - short < MIN_PROMPTS and score < bounds.fluent:
+        line += f"; fewer than {MIN_PROMPTS} texts are never fluent"
+    if score < bounds.fluent:
+        return line
+    spoke: dict[str, list[float]] = {}
+    for one in texts:
+        for name, value in one.against.items():
+            spoke.setdefault(name, []).append(value)
+    named = [
+        f"{name} in {len(spoke[name])} of {len(texts)}"
+        for name in sorted(spoke, key=lambda name: -math.fsum(spoke[name]))[:_NAMED]
+    ]
+    return f"{line}; against: {', '.join(named) or 'nothing'}"
 
 
 def _measure_in_process(
@@ -339,11 +312,8 @@ def _measure_in_process(
     python: str,
     timeout: float,
     stop: threading.Event | None,
-) -> dict[str, Any] | str:
-    """What the model's process answered, checked: {"weights_sha256": ..., "nll": [[...], ...]}.
-
-    A str says why there is no answer.
-    """
+) -> tuple[str, list[Tokens]] | str:
+    """SHA-256 of the weights, and the tokens of each text. A str says why there is no answer."""
     asked = [{"prompt": item.prompt, "text": item.text} for item in items]
     question = json.dumps({"model": model, "revision": revision, "items": asked})
     try:
@@ -359,13 +329,20 @@ def _measure_in_process(
     return _checked_answer(stdout, len(items))
 
 
-def _checked_answer(stdout: bytes, count: int) -> dict[str, Any] | str:
+def _checked_answer(stdout: bytes, count: int) -> tuple[str, list[Tokens]] | str:
+    wrong = "the judge's answer has the wrong shape or is not finite"
+    names = [one.name for one in fields(Tokens)]
     try:
-        answer = json.loads(stdout)
-        nlls = answer["nll"]
-        finite = all(math.isfinite(value) for text in nlls for value in text)
-        if len(nlls) != count or not finite or not isinstance(answer["weights_sha256"], str):
-            return "the judge's answer has the wrong shape or is not finite"
+        answer: Any = json.loads(stdout)
+        sha256, texts = answer["weights_sha256"], answer["texts"]
+        found = [Tokens(**{name: tuple(text[name]) for name in names}) for text in texts]
+        columns = [[getattr(one, name) for name in names] for one in found]
+        if not isinstance(sha256, str) or len(found) != count:
+            return wrong
+        if not all(len({len(column) for column in of}) == 1 for of in columns):
+            return wrong
+        if not all(math.isfinite(value) for of in columns for column in of for value in column):
+            return wrong
     except (ValueError, KeyError, TypeError) as error:
         return f"the judge's answer cannot be read: {error!r}"
-    return {"weights_sha256": answer["weights_sha256"], "nll": nlls}
+    return sha256, found

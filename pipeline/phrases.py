@@ -81,16 +81,22 @@ def check(row: Row) -> str:
 def evidence(row: Row) -> str | None:
     """On which evidence the verdict on the output rests, and what it cannot see.
 
-    None where nothing was checked. Of the row: cpu_match, english, departure.
+    None where nothing was checked. Of the row: cpu_match, english, departure, noise.
+    docs/verdict.md has the rates behind these words.
     """
     if row["cpu_match"] not in (None, CpuMatch.NOT_RUN):
         if row["departure"] is None:
-            return "tokens against the CPU reference (no logits)"
+            return "tokens against the CPU reference, without logits: a small fault may pass"
+        if row["noise"] is None:
+            return (
+                "tokens and logits against the CPU reference, its own noise unknown: a small fault "
+                "may pass"
+            )
         return "tokens and logits against the CPU reference"
     if row["english"] not in (None, English.NOT_RUN):
         return (
-            "judge of English only: text that is fluent and wrong is out of its reach "
-            "(a half-lost sum or a skipped layer may pass)"
+            "judge of fluent English alone; out of its reach is fluent wrong text, as a fault in "
+            "one layer, in positions, in a cache slot or in rare tokens leaves"
         )
     return None
 

@@ -78,8 +78,11 @@ def test_check(fields: dict[str, Any], told: str) -> None:
 def test_evidence_of_tokens(match: str, english: str | None) -> None:
     """Where the tokens were compared the verdict rests on them, whatever the judge said."""
     found = NOTHING | {"cpu_match": match, "english": english}
-    assert phrases.evidence(found) == "tokens against the CPU reference (no logits)"
+    of_tokens = phrases.evidence(found)
+    assert of_tokens == "tokens against the CPU reference, without logits: a small fault may pass"
     told = phrases.evidence(found | {"departure": 0.0})
+    assert told and "its own noise unknown: a small fault may pass" in told
+    told = phrases.evidence(found | {"departure": 0.0, "noise": 0.0})
     assert told == "tokens and logits against the CPU reference"
 
 

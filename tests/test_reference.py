@@ -223,13 +223,13 @@ def test_other_log_probabilities_are_held_against_the_kept_answer(
 ) -> None:
     """The kept answer says nothing of the device's values: those of this run are compared."""
     before = _compare(model, logits, said["tokens"], tmp_path / "kept")
-    moved = [[[one + 0.5 for one in step] for step in told] for told in said["logprobs"]]
+    moved = [[[one - 0.5 for one in step] for step in told] for told in said["logprobs"]]
     path = logits.with_name(reference.LOGITS_NAME)
     path.write_text(json.dumps({"ids": said["ids"], "logprobs": moved}))
     found = _compare(model, logits, said["tokens"], tmp_path / "kept")
     assert isinstance(before, Reference) and isinstance(found, Reference) and found.cached
     pairs = zip(departures(before.steps), departures(found.steps), strict=True)
-    assert all(new - old == pytest.approx(0.5) for old, new in pairs)
+    assert all(old - new == pytest.approx(0.5) for old, new in pairs)
     assert found.noise == before.noise
 
 

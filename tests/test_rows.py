@@ -263,11 +263,12 @@ def test_error_texts_are_cleaned() -> None:
     assert clean("tab\tstays\n") == "tab\tstays"
 
 
-def test_values_that_fit_no_column_are_refused() -> None:
-    """A number beyond its column is an error that names the run, never a wrapped number."""
+def test_values_that_fit_no_column_are_left_out() -> None:
+    """A number beyond its column is null in the row, never wrapped, and the row is not lost."""
     wide = Generation(prompt="p", tokens=(2**40,), text="t")
-    with pytest.raises(ResultsError, match=r"Qwen--Qwen3-0\.6B@.*fits no column"):
-        row_of(papers.passing(observation=papers.observation(generations=(wide,))))
+    row = row_of(papers.passing(observation=papers.observation(generations=(wide,))))
+    assert row["generated_tokens"] is None
+    assert row["generated_text"] == ["t"]
 
 
 def test_oversized_rows_are_refused() -> None:

@@ -13,7 +13,7 @@ from typing import Final
 
 from benchmarks.verdict.measured import Line, Values
 from pipeline.judge import MIN_PROMPTS
-from pipeline.signals import measure, words_of
+from pipeline.signals import words_of
 from pipeline.words import English
 
 BOUNDS: Final = {
@@ -33,7 +33,7 @@ def old_score(line: Line, values: Values | None) -> float:
     """How far beyond its bounds the worst signal is: below 0 fluent, above 1 not fluent."""
     if values is None:
         return 0.5
-    found = measure(line.prompt, line.text, values.signals)
+    found = line.signals(values)
     wordless = len(words_of(line.text)) < 2
     if wordless and len(line.text) >= MIN_CHARACTERS:
         return 2.0

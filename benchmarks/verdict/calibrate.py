@@ -41,7 +41,7 @@ from benchmarks.verdict.measured import (
     measured_of,
     read_corpus,
 )
-from benchmarks.verdict.report import make_report, score_lines, table
+from benchmarks.verdict.report import NO_TEXT_NLL, make_report, score_lines, table
 from benchmarks.verdict.runs import curve
 from pipeline.calibration import (
     CALIBRATION_FILE,
@@ -53,7 +53,6 @@ from pipeline.calibration import (
 )
 from pipeline.errors import QualifyError
 from pipeline.judge import DEFAULT_JUDGE, MIN_CHARACTERS, MIN_TOKENS
-from pipeline.signals import measure
 
 DATA: Final = Path(__file__).resolve().parents[2] / "pipeline" / "data" / CALIBRATION_FILE
 USELESS: Final = 0.9
@@ -63,35 +62,49 @@ SAME: Final = 0.01
 Say = Callable[[str], None]
 
 
-def training_texts(lines: Sequence[Line], measured: Measured) -> list[Labelled]:
-    """What the rule is learnt from: right texts, and wrong ones whose fault a reader sees.
+def training_lines(lines: Sequence[Line]) -> list[Line]:
+    """What a rule is learnt from: right texts, and wrong ones whose fault a reader sees."""
+    return [
+        line
+        for line in lines
+        if line.half == TRAINING
+        and line.kind not in APART
+        and (line.label is not Label.WRONG or line.visible)
+    ]
 
-    Each text once a kind. Those that show nothing, or too little to say, are judged by other means.
-    """
+
+def training_texts(lines: Sequence[Line], measured: Measured) -> list[Labelled]:
+    """Those that say something, each once a kind."""
     found: dict[tuple[str, str], Labelled] = {}
-    for line in lines:
-        unseen = line.label is Label.WRONG and not line.visible
-        if line.half != TRAINING or unseen or line.kind in APART:
-            continue
+    for line in training_lines(lines):
         values = measured[line]
         if values is None or (
             values.signals.tokens < MIN_TOKENS and len(line.text.strip()) < MIN_CHARACTERS
         ):
             continue
-        signals = measure(line.prompt, line.text, values.signals)
         wrong = line.label is Label.WRONG
-        one = Labelled(line.kind, line.group, wrong, line.prompt, signals)
+        one = Labelled(line.kind, line.group, wrong, line.prompt, line.signals(values))
         found.setdefault((line.kind, line.key), one)
     return list(found.values())
 
 
-def _by_group(
-    texts: Sequence[Labelled], scores: Sequence[float], *, wrong: bool
-) -> dict[str, list[float]]:
-    found: dict[str, list[float]] = {}
+def scores_by_group(
+    lines: Sequence[Line],
+    measured: Measured,
+    texts: Sequence[Labelled],
+    scores: Sequence[float],
+    nothing: float,
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Scores of right and of wrong training texts by group, for runs to be put together from.
+
+    Texts that show nothing are among them, with the score `nothing` that they get without a rule.
+    """
+    found: tuple[dict[str, list[float]], dict[str, list[float]]] = ({}, {})
     for one, score in zip(texts, scores, strict=True):
-        if one.wrong is wrong:
-            found.setdefault(one.group, []).append(score)
+        found[one.wrong].setdefault(one.group, []).append(score)
+    for line in training_lines(lines):
+        if measured[line] is None:
+            found[line.label is Label.WRONG].setdefault(line.group, []).append(nothing)
     return found
 
 
@@ -100,16 +113,16 @@ def learn(lines: Sequence[Line], measured: Measured, say: Say) -> tuple[Rule, fl
     texts = training_texts(lines, measured)
     fitted = fit(texts, say)
     scores = fitted.scores.tolist()
-    right, wrong = (_by_group(texts, scores, wrong=side) for side in (False, True))
+    right, wrong = scores_by_group(lines, measured, texts, scores, fitted.rule.cap)
     rule = fitted.rule.model_copy(update={"bounds": find_bounds(right, wrong)})
-    return rule, curve(right, wrong).auc
+    return rule, curve(right, wrong).auc or 0.0
 
 
 def likelihood_bounds(lines: Sequence[Line], measured: Measured) -> Bounds:
     """The bounds for mean_nll alone, set in the same way on the same texts."""
     texts = training_texts(lines, measured)
     values = [one.signals.mean_nll for one in texts]
-    return find_bounds(_by_group(texts, values, wrong=False), _by_group(texts, values, wrong=True))
+    return find_bounds(*scores_by_group(lines, measured, texts, values, NO_TEXT_NLL))
 
 
 def describe(rule: Rule) -> str:
@@ -176,6 +189,8 @@ def _run(options: argparse.Namespace) -> int:
         measured = measured_of(options.judge, options.measured)
         for _ in measured.complete(options.judge, lines, print):
             measured.write(options.measured)
+        measured = measured.only(lines)  # what is no longer in the corpus goes
+        measured.write(options.measured)
     else:
         measured = Measured.read(options.measured)
     missing = sum(line not in measured for line in lines)

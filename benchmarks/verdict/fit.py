@@ -43,6 +43,7 @@ CANDIDATES: Final = (
     ("letters_and_spaces", Side.LOW),
     ("longest_word", Side.HIGH),
     ("broken_characters", Side.HIGH),
+    ("after_end", Side.HIGH),
 )
 LIMIT: Final = 6.0
 """Spreads: farther out a signal says no more, so a huge value cannot outweigh all the others."""
@@ -70,6 +71,7 @@ FLOOR: Final = {
     "letters_and_spaces": 0.01,
     "longest_word": 1.0,
     "broken_characters": 0.01,
+    "after_end": 0.5,
 }
 """The least spread of a signal, about one token, word or letter of a continuation: where all right
 texts agree, the next step outwards is not infinitely far."""

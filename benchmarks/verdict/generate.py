@@ -5,7 +5,8 @@ half an hour of one core. The corpus is corpus.jsonl beside this file, one conti
 the order of kinds.py and of the prompts:
 
     kind, label    see kinds.py; a healthy continuation that loops has the kind "healthy_loop"
-    half           "training" or "held_out": halves share no prompt and no text but constant ones
+    half           "training" or "held_out": halves share no prompt, and no text but constant and
+                   blank ones
     task           text-generation or image-text-to-text (then `picture` says of which picture)
     prompt, text   the text as run.py decodes it, special tokens included
     made_by        the model, "written" (by hand) or "text" (a written text that was damaged)
@@ -285,7 +286,8 @@ def groups(
 
 
 def settled(lines: Iterable[Line]) -> list[Line]:
-    """The lines in the corpus's order, no text in both halves but constant ones, none twice."""
+    """The lines in the corpus's order, no text in both halves but constant and blank ones, none
+    twice."""
     rank = {name: at for at, name in enumerate(KINDS)}
     halves: dict[str, str] = {}
     seen: set[tuple[str, str, str, str, str]] = set()
@@ -311,7 +313,8 @@ def settled(lines: Iterable[Line]) -> list[Line]:
             continue
         seen.add(key)
         same = halves.setdefault(line["text"], line["half"]) == line["half"]
-        if same or KINDS[line["kind"]].constant:
+        # Rows of line breaks are no text that a rule could learn by heart either.
+        if same or KINDS[line["kind"]].constant or not line["text"].strip():
             kept.append(line)
     return kept
 

@@ -16,9 +16,9 @@ from typing import Any, Final
 
 from benchmarks.verdict.kinds import KINDS, Label
 from pipeline.calibration import Architecture, architecture_of
-from pipeline.judge import clean, clean_prompt
+from pipeline.judge import clean, clean_prompt, goes_on
 from pipeline.likelihood import Likelihood, Tokens, weights_sha256
-from pipeline.signals import TokenSignals, summarise, windows
+from pipeline.signals import Signals, TokenSignals, measure, summarise, windows
 from pipeline.words import Task
 
 HERE: Final = Path(__file__).resolve().parent
@@ -36,6 +36,7 @@ _BATCH: Final = 32
 class Line:
     """One labelled continuation, as the judge reads it: clean.
 
+    after_end: whether it went on behind a token that ends a text (judge.goes_on).
     group: those a run is put together from, the kind and whether it is about a picture.
     visible: whether a reader sees the fault; None of a text that is not wrong. A broken device that
     writes what a healthy one does has no fault to see, whatever its kind.
@@ -48,6 +49,11 @@ class Line:
     text: str
     group: str
     visible: bool | None
+    after_end: bool = False
+
+    def signals(self, values: Values) -> Signals:
+        """All its signals, given those that rest on the judge."""
+        return measure(self.prompt, self.text, values.signals, after_end=self.after_end)
 
     @property
     def key(self) -> str:
@@ -83,6 +89,7 @@ def read_corpus(path: Path = CORPUS) -> list[Line]:
                 text=clean(one["text"]),
                 group=f"{kind.name} (picture)" if picture else kind.name,
                 visible=kind.visible,
+                after_end=goes_on(one["text"]),
             )
         )
     healthy = {line.key for line in lines if line.label is not Label.WRONG}

@@ -16,6 +16,8 @@ from pipeline.judge import MIN_PROMPTS, TextScore, combine, run_score, score_tex
 from pipeline.words import English
 
 PROMPTS: Final = (1, 3, 4, 8)
+NO_TEXT_NLL: Final = 20.0
+"""Nats, above that of any text: what likelihood alone says of none, in its favour."""
 SCORERS: Final = ("judge", "mean_nll", "judge_before")
 
 
@@ -39,8 +41,14 @@ def score_lines(
         found.setdefault(line.group, []).append(
             Scored(
                 line,
-                score_text(line.prompt, line.text, values.signals if values else None, rule),
-                values.signals.mean_nll if values else float("inf"),
+                score_text(
+                    line.prompt,
+                    line.text,
+                    values.signals if values else None,
+                    rule,
+                    after_end=line.after_end,
+                ),
+                values.signals.mean_nll if values else NO_TEXT_NLL,
                 old_score(line, values),
             )
         )
@@ -196,10 +204,11 @@ def table(report: Report, errors: Mapping[str, Mapping[str, Errors]]) -> str:
     for scorer, by_prompts in errors.items():
         for prompts, one in by_prompts.items():
             auc = report.curves[prompts][scorer]
-            at = dict(auc.roc)
+            told = "no curve"
+            if auc.auc is not None:
+                told = f"AUC {auc.auc:.4f}, caught at 1 % false alarms {dict(auc.roc)[0.01]:.1%}"
             lines.append(
-                f"{scorer:13}{prompts:>2} prompts  AUC {auc.auc:.4f}, caught at 1 % false alarms "
-                f"{at[0.01]:.1%}; false FAIL {_said(one.false_fail)}, "
+                f"{scorer:13}{prompts:>2} prompts  {told}; false FAIL {_said(one.false_fail)}, "
                 f"false PASS {_said(one.false_pass)}, unseen faults {_said(one.false_pass_hidden)};"
                 f" inconclusive {one.drawn_right_inconclusive:.1%} of right, "
                 f"{one.drawn_wrong_inconclusive:.1%} of wrong; drawn: false FAIL "

@@ -44,7 +44,12 @@ def disjoint(texts: Sequence[One], prompts: int) -> list[list[One]]:
 
 
 def curve(right: Mapping[str, Sequence[float]], wrong: Mapping[str, Sequence[float]]) -> Curve:
-    """ROC and its area for scores by kind, high = wrong; kinds weigh the same on either side."""
+    """ROC and its area for scores by kind, high = wrong; kinds weigh the same on either side.
+
+    Without scores on either side there is neither.
+    """
+    if not any(right.values()) or not any(wrong.values()):
+        return Curve(auc=None, roc=())
     values: list[float] = []
     sides: list[float] = []
     weights: list[float] = []

@@ -18,7 +18,7 @@ from pipeline.first_run.probing import (
     tail,
     tiny_run,
 )
-from pipeline.watch import SCRIPT_NAME, observation, watch
+from pipeline.watch import SCRIPT_NAME, watch
 from pipeline.words import CpuMatch, Stage, Task
 
 _BUILD_S = 600
@@ -76,7 +76,7 @@ def _run(
     )
     told = tail(ended.log)
     how = how_ended(None if ended.timed_out else ended.code)
-    seen = observation(context.folder)
+    seen = ended.observation
     if seen is None:
         return Seen(False, f"run.py {how} and left nothing:\n{told}")
     shown = json.dumps(seen.model_dump(mode="json", exclude={"generations"}), indent=1)
