@@ -343,6 +343,6 @@ def _checked_answer(stdout: bytes, count: int) -> tuple[str, list[Tokens]] | str
             return wrong
         if not all(math.isfinite(value) for of in columns for column in of for value in column):
             return wrong
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
         return f"the judge's answer cannot be read: {error!r}"
     return sha256, found

@@ -906,7 +906,7 @@ def test_the_module_prints_and_writes_the_schema(tmp_path: Path) -> None:
     package = tmp_path / "pipeline"
     package.mkdir()
     source = Path(catalog.__file__).parent
-    for module in ("__init__", "catalog", "catalog_problems", "errors", "words"):
+    for module in ("__init__", "catalog", "catalog_problems", "errors", "lines", "words"):
         shutil.copy(source / f"{module}.py", package)
     shutil.copytree(source / "record", package / "record")
     command = [sys.executable, "-m", "pipeline.catalog"]
