@@ -66,6 +66,11 @@ IN_NATS: Final = Bounds(run=0.12, wrong=0.2, prompt=0.2, step=0.8, gap=1.0)
 """Where the reference did not run in float32, so that the model's own noise is unknown."""
 
 
+def _bounds(noise: float | None) -> Bounds:
+    """In nats, for a model of this noise; None = unknown."""
+    return IN_NATS if noise is None else IN_NOISES.of(noise)
+
+
 @dataclass(frozen=True)
 class Match:
     """What a comparison with the CPU showed.
@@ -81,6 +86,17 @@ class Match:
     max_gap: float | None = None
     departure: float | None = None
     noise: float | None = None
+
+    def check(self, cached: bool | None = None) -> Check:
+        """The same as a record's evidence. cached: whether the reference's answer was kept."""
+        return Check(
+            cpu_match=self.cpu_match,
+            cpu_reason=self.reason,
+            max_gap=self.max_gap,
+            departure=self.departure,
+            noise=self.noise,
+            reference_cached=cached,
+        )
 
 
 def match(found: Reference | NoReference, *, routed: bool = False) -> Match:
@@ -107,8 +123,8 @@ def match(found: Reference | NoReference, *, routed: bool = False) -> Match:
     if noise is not None and noise > MAX_NOISE:
         reason = f"the model's own rounding moves its log-probabilities by {noise:.2f} nats"
         return replace(seen, cpu_match=CpuMatch.NOT_RUN, reason=reason)
-    bounds = IN_NATS if noise is None else IN_NOISES.of(noise)
-    each = [IN_NOISES.of(max(noise or 0.0, own)) for own in noises] if noises else repeat(bounds)
+    bounds = _bounds(noise)
+    each = [_bounds(max(noise or 0.0, own)) for own in noises] if noises else repeat(bounds)
     told = _beyond(prompts, each)
     allowed = max(ROUTED_STEPS, int(ROUTED_SHARE * len(steps))) if routed else 0
     if len(told) > allowed:
@@ -187,7 +203,7 @@ def contradicted(check: Check, *, routed: bool = False) -> str | None:
         return None
     if check.max_gap is None:
         return "it is not said how far the tokens are off"
-    bounds = IN_NATS if check.noise is None else IN_NOISES.of(check.noise)
+    bounds = _bounds(check.noise)
     if check.noise is not None and check.noise > MAX_NOISE:
         return f"the model's own noise is {check.noise:.2f} nats, above {MAX_NOISE}"
     if check.departure is not None and check.departure > bounds.run:

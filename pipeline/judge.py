@@ -52,6 +52,7 @@ __all__ = [
     "judge",
     "load_calibrations",
     "run_score",
+    "says_too_little",
     "score_text",
     "weights_sha256",
 ]
@@ -176,9 +177,14 @@ def score_text(
     if tokens is None or not text.strip():
         return TextScore(rule.cap, {"no text": rule.cap})
     signals = measure(prompt, text, tokens, after_end=after_end)
-    if tokens.tokens < MIN_TOKENS and len(text.strip()) < MIN_CHARACTERS:
+    if says_too_little(text, tokens):
         return TextScore(None, {}, signals)
     return TextScore(rule.score(signals), rule.contributions(signals), signals)
+
+
+def says_too_little(text: str, tokens: TokenSignals) -> bool:
+    """Whether a text is too short to be English or not."""
+    return tokens.tokens < MIN_TOKENS and len(text.strip()) < MIN_CHARACTERS
 
 
 def run_score(texts: Sequence[TextScore], rule: Rule) -> float | None:

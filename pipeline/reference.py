@@ -4,8 +4,8 @@ The device's tokens go through the model in one teacher-forced forward pass per 
 dtype, and where memory and time allow once more in float32, which shows the model's own rounding
 noise. For every step it says how far the token lies below the reference's own first choice, and how
 likely the reference holds the device's most likely tokens. It runs in a process of its own
-(`python -m pipeline.reference`, JSON in, JSON out), so that nothing else needs torch and its memory
-is gone afterwards. Answers are kept, by everything they depend on.
+(pipeline.leading), so that nothing else needs torch and its memory is gone afterwards. Answers are
+kept, by everything they depend on.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ import json
 import math
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,29 +22,19 @@ from typing import Annotated, Any
 
 from pydantic import Field, FiniteFloat, ValidationError
 
-from pipeline import processes
+from pipeline import leading, processes
+from pipeline.leading import FAR, LIKELY
 from pipeline.record import Observation, Run, Versions, write_atomically
 from pipeline.record.base import Paper
 from pipeline.record.files import at_most
-from pipeline.words import Task
 
 INPUTS_NAME = "inputs.safetensors"
 """What run.py gave the model; it leaves it beside run.json, with the next."""
 LOGITS_NAME = "logits.json"
 """The device's most likely tokens of each step and their log-probabilities."""
 
-LIKELY = 5
-"""Of each step run.py keeps so many; fewer only where the vocabulary has fewer."""
-
 MAX_LOGITS_BYTES = 64 * 1024**2
 """The largest honest file, 64 prompts with 4 096 tokens each (the limits of `Run`), has 42 MB."""
-
-_SECOND_PASS_SHARE = 0.25
-"""Of the time limit: what the first pass may have taken, loading included, for there to be a second
-one. It reads twice the bytes, so it takes some twice as long; a round figure."""
-
-_FAR = 1e6
-"""Nats: what stands for an infinite distance, so that every value is a number."""
 
 
 @dataclass(frozen=True)
@@ -90,7 +79,7 @@ class NoReference:
     reason: str
 
 
-LogProbability = Annotated[FiniteFloat, Field(ge=-_FAR, le=1e-3)]
+LogProbability = Annotated[FiniteFloat, Field(ge=-FAR, le=1e-3)]
 """Nats; a rounding above zero. Squares of more are no numbers."""
 
 
@@ -167,7 +156,7 @@ def compare(
         )
     try:
         stdout = processes.ask(
-            [python, "-m", "pipeline.reference"],
+            [python, "-m", "pipeline.leading"],
             json.dumps(question).encode(),
             limit_s=limit_s,
             stop=stop,
@@ -192,7 +181,7 @@ def _memory_need(run: Run, dtype: str) -> int | None:
 
 
 def _key(question: dict[str, Any], versions: Versions, inputs_sha256: str) -> str:
-    """Identity of an answer: weights, dtypes, inputs, tokens, ids, libraries, and this very code.
+    """Identity of an answer: weights, dtypes, inputs, tokens, ids, libraries, and leading.py.
 
     The device's log-probabilities are no part of it: they are held against the answer afterwards.
     """
@@ -201,7 +190,7 @@ def _key(question: dict[str, Any], versions: Versions, inputs_sha256: str) -> st
         "inputs": inputs_sha256,
         "torch": versions.torch,
         "transformers": versions.transformers,
-        "code": hashlib.sha256(Path(__file__).read_bytes()).hexdigest(),
+        "code": hashlib.sha256(Path(leading.__file__).read_bytes()).hexdigest(),
     }
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()
 
@@ -298,121 +287,3 @@ def _logprobs(led: Sequence[Sequence[_Led]]) -> Iterator[float]:
 def _widths(values: Sequence[Sequence[Sequence[float]]]) -> list[list[int]]:
     """How many values each step of each prompt has."""
     return [[len(step) for step in prompt] for prompt in values]
-
-
-# --- the process of its own -------------------------------------------------------------------
-
-
-def _answer(question: dict[str, Any]) -> dict[str, Any]:
-    import torch
-    from huggingface_hub import snapshot_download
-    from safetensors.torch import load_file
-    from transformers import AutoModelForCausalLM, AutoModelForImageTextToText
-
-    began = time.monotonic()
-    image = question["task"] == Task.IMAGE_TEXT_TO_TEXT.value
-    auto: Any = AutoModelForImageTextToText if image else AutoModelForCausalLM
-    directory = question["source"] or snapshot_download(
-        question["model_id"], revision=question["revision"], local_files_only=True
-    )
-    # Other code paths than the run's where the library offers them: plain attention, experts in a
-    # loop. What both share is not checked by comparing them.
-    options: dict[str, Any] = {"attn_implementation": "eager"}
-    if question["mixture_of_experts"]:
-        options["experts_implementation"] = "eager"
-    model = auto.from_pretrained(directory, dtype=getattr(torch, question["dtype"]), **options)
-    model.eval()
-    ends = model.generation_config.eos_token_id
-    ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
-    tensors = load_file(question["inputs"])
-    tokens = question["tokens"]
-    with torch.inference_mode():
-        steps, ids = _lead(model, tensors, tokens, ends, question["ids"])
-    answer: dict[str, Any] = {"steps": steps, "exact": None}
-    if not question["float32"]:
-        return answer
-    if time.monotonic() - began > _SECOND_PASS_SHARE * question["limit_s"]:
-        print("no float32 pass: the first one took too long", file=sys.stderr)
-        return answer
-    # What the first pass found must not be lost with the second.
-    try:
-        with torch.inference_mode():
-            answer["exact"] = _lead(model.float(), tensors, tokens, ends, ids)[0]
-    except (MemoryError, RuntimeError, ValueError) as error:
-        print(f"no float32 pass: {type(error).__name__}: {error}", file=sys.stderr)
-    return answer
-
-
-def _lead(
-    model: Any,
-    tensors: dict[str, Any],
-    tokens: list[list[int]],
-    ends: list[int],
-    ids: list[list[list[int]]] | None,
-) -> tuple[list[list[dict[str, Any]]], list[list[list[int]]]]:
-    """(steps, ids) of each prompt; ids: None = the model's own most likely ones."""
-    made = []
-    for index, chosen in enumerate(tokens):
-        batch = _without_padding(
-            {
-                name.partition(".")[2]: value.to(model.dtype)
-                if value.is_floating_point()
-                else value
-                for name, value in tensors.items()
-                if name.partition(".")[0] == str(index)
-            }
-        )
-        made.append(_follow(model, batch, chosen, ends, ids[index] if ids else None))
-    return [steps for steps, _ in made], [likely for _, likely in made]
-
-
-def _without_padding(batch: dict[str, Any]) -> dict[str, Any]:
-    """The prompt's tensors without the columns on the left that the mask hides."""
-    mask = batch["attention_mask"][0].bool()
-    shape = batch["input_ids"].shape
-    return {
-        name: value[:, mask] if value.shape == shape else value for name, value in batch.items()
-    }
-
-
-def _follow(
-    model: Any,
-    batch: dict[str, Any],
-    tokens: list[int],
-    ends: list[int],
-    ids: list[list[int]] | None,
-) -> tuple[list[dict[str, Any]], list[list[int]]]:
-    """What the model holds of each token when it is led along them, as `_Led`; and the ids of the
-    log-probabilities: `ids`, or where these are None its own most likely tokens of each step."""
-    import torch
-
-    prompt = batch["input_ids"]
-    added = torch.tensor([tokens[:-1]], dtype=prompt.dtype)
-    led = dict(batch)
-    for name, value in batch.items():
-        if value.shape == prompt.shape:
-            fill = {"input_ids": added, "attention_mask": torch.ones_like(added)}
-            led[name] = torch.cat([value, fill.get(name, torch.zeros_like(added))], dim=1)
-    logits = model(**led, use_cache=False).logits[0, prompt.shape[1] - 1 :].float()
-    if not torch.isfinite(logits.max()) or torch.isnan(logits).any():
-        raise ValueError("the reference's own logits are not finite")
-    # As the device told its own: no token left out.
-    whole = torch.log_softmax(logits, dim=-1)
-    likely = torch.tensor(ids) if ids else whole.topk(min(LIKELY, whole.shape[1])).indices
-    logprobs = whole.gather(1, likely).clamp(min=-_FAR)
-    chosen = torch.tensor(tokens)
-    known = torch.tensor([end for end in ends if end < logits.shape[1]], dtype=torch.int64)
-    free = torch.log_softmax(logits.index_fill(1, known, float("-inf")), dim=-1)
-    own = free.gather(1, chosen[:, None])
-    gaps = (free.max(dim=-1, keepdim=True).values - own)[:, 0].clamp(max=_FAR)
-    places = (free > own).sum(dim=-1)
-    values = zip(gaps.tolist(), places.tolist(), logprobs.tolist(), strict=True)
-    steps = [
-        {"gap": round(gap, 6), "place": place, "logprobs": [round(one, 6) for one in logs]}
-        for gap, place, logs in values
-    ]
-    return steps, likely.tolist()
-
-
-if __name__ == "__main__":
-    print(json.dumps(_answer(json.loads(sys.stdin.read())), separators=(",", ":")))

@@ -339,13 +339,8 @@ def _check(asked: Run, settings: Settings, seen: Observation, paper: _Paper, say
         stop=settings.stop,
     )
     match = verdict.match(compared, routed=asked.mixture_of_experts)
-    check = Check(
-        cpu_match=match.cpu_match,
-        cpu_reason=match.reason,
-        max_gap=match.max_gap,
-        departure=match.departure,
-        noise=match.noise,
-        reference_cached=compared.cached if isinstance(compared, reference.Reference) else None,
+    check = match.check(
+        compared.cached if isinstance(compared, reference.Reference) else None,
     )
     sharded = asked.placement is not None and asked.placement.cores > 1
     if not sharded and match.cpu_match is not CpuMatch.NOT_RUN:

@@ -17,7 +17,6 @@ from pipeline.agreement import (
     match,
     typical,
 )
-from pipeline.record import Check
 from pipeline.reference import NoReference, Reference, Step, Steps
 from pipeline.words import CpuMatch
 
@@ -195,11 +194,12 @@ def test_typical_leaves_the_largest_tenth_aside() -> None:
 def test_a_match_is_not_contradicted_by_its_own_figures(off: float) -> None:
     """What `match` lets through, `contradicted` lets through from the figures alone."""
     told = match(_reference(off, [0.1]))
-    check = Check(
-        cpu_match=told.cpu_match,
-        max_gap=told.max_gap,
-        departure=told.departure,
-        noise=told.noise,
+    check = told.check(cached=True)
+    assert (check.cpu_match, check.cpu_reason) == (CpuMatch.NEAR_TIE, told.reason)
+    assert (check.max_gap, check.departure, check.noise) == (
+        told.max_gap,
+        told.departure,
+        told.noise,
     )
-    assert told.cpu_match is CpuMatch.NEAR_TIE
+    assert check.reference_cached is True
     assert agreement.contradicted(check) is None

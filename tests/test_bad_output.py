@@ -808,7 +808,7 @@ def test_no_answer_about_the_output_is_a_pass_or_a_traceback(tmp_path: Path, nam
 
 # A reference that agrees with every token.
 AGREES = """
-if sys.argv[2] != "pipeline.reference":
+if sys.argv[2] != "pipeline.leading":
     sys.exit("no judge")
 import json
 question = json.load(sys.stdin)

@@ -13,12 +13,11 @@ import pytest
 
 from benchmarks.verdict import calibrate
 from benchmarks.verdict.bounds import find_bounds
+from benchmarks.verdict.corpus import CORPUS, HELD_OUT
 from benchmarks.verdict.fit import Labelled, fit, logistic, quantile, text_weights
 from benchmarks.verdict.kinds import Label
 from benchmarks.verdict.measured import (
     APART,
-    CORPUS,
-    HELD_OUT,
     MEASURED,
     Line,
     Measured,

@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from demo.build_models import PROMPTS
-from pipeline import processes, reference, verdict
+from pipeline import leading, processes, reference, verdict
 from pipeline.record import Generation, Observation, Run
 from pipeline.reference import NoReference, Reference
 from pipeline.words import CpuMatch, Target
@@ -363,9 +363,9 @@ def test_a_failing_second_pass_loses_nothing(
     def full(_: object) -> None:
         raise fault
 
-    whole = reference._answer(_question(model, inputs, tokens))
+    whole = leading.answer(_question(model, inputs, tokens))
     monkeypatch.setattr(torch.nn.Module, "float", full)
-    half = reference._answer(_question(model, inputs, tokens))
+    half = leading.answer(_question(model, inputs, tokens))
     assert whole["exact"] and half == {"steps": whole["steps"], "exact": None}
     assert type(fault).__name__ in capsys.readouterr().err
 
@@ -374,7 +374,7 @@ def test_no_second_pass_where_time_is_short(
     capsys: pytest.CaptureFixture[str], model: Path, inputs: Path, tokens: list[list[int]]
 ) -> None:
     """A first pass that took a good part of the time is not lost to the limit."""
-    answer = reference._answer(_question(model, inputs, tokens) | {"limit_s": 0})
+    answer = leading.answer(_question(model, inputs, tokens) | {"limit_s": 0})
     assert answer["steps"] and answer["exact"] is None
     assert "too long" in capsys.readouterr().err
 
@@ -387,7 +387,7 @@ def test_half_an_answer_is_not_kept(
     tmp_path: Path,
 ) -> None:
     """Where float32 was asked for and failed, the next comparison asks again."""
-    answer = reference._answer(_question(model, inputs, tokens)) | {"exact": None}
+    answer = leading.answer(_question(model, inputs, tokens)) | {"exact": None}
     monkeypatch.setattr(processes, "ask", lambda *_, **__: json.dumps(answer).encode())
     found = _compare(model, inputs, tokens, tmp_path)
     assert isinstance(found, Reference) and found.steps
@@ -437,16 +437,16 @@ def test_tokens_that_were_not_free_do_not_count(model: Path, inputs: Path, tmp_p
             return type("Output", (), {"logits": logits})()
 
     batch = {"input_ids": torch.tensor([[1]]), "attention_mask": torch.tensor([[1]])}
-    led, ids = reference._follow(Stub(), batch, [2, 2, 2], [1], None)
+    led, ids = leading.follow(Stub(), batch, [2, 2, 2], [1], None)
     assert [(step["gap"], step["place"]) for step in led] == [(0.0, 0)] * 3
-    free, _ = reference._follow(Stub(), batch, [2, 2, 2], [], None)
+    free, _ = leading.follow(Stub(), batch, [2, 2, 2], [], None)
     assert all(step["gap"] == pytest.approx(4.0) and step["place"] == 1 for step in free)
     # The device's own log-probabilities leave nothing out either.
     assert ids == [[1, 2, 0]] * 3
     assert [step["logprobs"] for step in led] == [step["logprobs"] for step in free]
     total = math.log(sum(math.exp(one) for one in (0.0, 9.0, 5.0)))
     assert led[0]["logprobs"] == pytest.approx([9 - total, 5 - total, -total], abs=1e-5)
-    other, _ = reference._follow(Stub(), batch, [2, 2, 2], [1], [[0, 2]] * 3)
+    other, _ = leading.follow(Stub(), batch, [2, 2, 2], [1], [[0, 2]] * 3)
     assert other[0]["logprobs"] == pytest.approx([-total, 5 - total], abs=1e-5)
 
 
@@ -459,6 +459,6 @@ def test_infinite_distances_are_numbers() -> None:
             return type("Output", (), {"logits": logits})()
 
     batch = {"input_ids": torch.tensor([[1]]), "attention_mask": torch.tensor([[1]])}
-    led, _ = reference._follow(Stub(), batch, [1], [], [[0, 1]])
+    led, _ = leading.follow(Stub(), batch, [1], [], [[0, 1]])
     assert led == [{"gap": 1e6, "place": 1, "logprobs": [0.0, -1e6]}]
     json.dumps(led, allow_nan=False)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable
 from functools import cache
@@ -15,9 +14,10 @@ torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
 
 from benchmarks.verdict import damage, faults  # noqa: E402 (they need torch)
+from benchmarks.verdict.corpus import CORPUS, read_lines  # noqa: E402
 from benchmarks.verdict.device import NEW_TOKENS, Asked, Made, Models, generate, hold  # noqa: E402
 from benchmarks.verdict.faults import FAULTS, Fault  # noqa: E402
-from benchmarks.verdict.generate import CORPUS, IMAGE_KINDS, loops  # noqa: E402
+from benchmarks.verdict.generate import IMAGE_KINDS, loops  # noqa: E402
 from benchmarks.verdict.kinds import KINDS, Label  # noqa: E402
 from demo.recipes import PROMPTS, TEXTS  # noqa: E402
 
@@ -26,7 +26,7 @@ LIKE_LLAMA = ("tiny-llama-3-kv-heads", "tiny-qwen3")
 
 @cache
 def corpus() -> list[dict[str, Any]]:
-    return [json.loads(line) for line in CORPUS.read_text(encoding="utf-8").split("\n") if line]
+    return read_lines()
 
 
 def test_corpus_is_large_and_varied() -> None:
@@ -276,7 +276,7 @@ def test_float32_sums_keep_up_with_changed_weights(asked: Tiny) -> None:
 def test_healthy_device_stands_where_the_reference_does(asked: Tiny) -> None:
     """Evidence of a healthy device: no gap beyond rounding, departures as small as the noise."""
     prompt = asked.batch(PROMPTS[0])
-    found = hold(asked.models, prompt, asked.healthy[0], steps=True)
+    found = hold(asked.models, prompt, asked.healthy[0])
     assert found["max_gap_bf16"] < 0.25
     assert found["departure_bf16"] < 5 * found["noise"]
     assert len(found["steps"]) == 32

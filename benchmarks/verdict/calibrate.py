@@ -28,14 +28,12 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.verdict.bounds import find_bounds
+from benchmarks.verdict.corpus import CORPUS, HELD_OUT, TRAINING
 from benchmarks.verdict.fit import Labelled, fit
 from benchmarks.verdict.kinds import Label
 from benchmarks.verdict.measured import (
     APART,
-    CORPUS,
-    HELD_OUT,
     MEASURED,
-    TRAINING,
     Line,
     Measured,
     measured_of,
@@ -52,7 +50,7 @@ from pipeline.calibration import (
     load_calibrations,
 )
 from pipeline.errors import QualifyError
-from pipeline.judge import DEFAULT_JUDGE, MIN_CHARACTERS, MIN_TOKENS
+from pipeline.judge import DEFAULT_JUDGE, says_too_little
 
 DATA: Final = Path(__file__).resolve().parents[2] / "pipeline" / "data" / CALIBRATION_FILE
 USELESS: Final = 0.9
@@ -78,9 +76,7 @@ def training_texts(lines: Sequence[Line], measured: Measured) -> list[Labelled]:
     found: dict[tuple[str, str], Labelled] = {}
     for line in training_lines(lines):
         values = measured[line]
-        if values is None or (
-            values.signals.tokens < MIN_TOKENS and len(line.text.strip()) < MIN_CHARACTERS
-        ):
+        if values is None or says_too_little(line.text, values.signals):
             continue
         wrong = line.label is Label.WRONG
         one = Labelled(line.kind, line.group, wrong, line.prompt, line.signals(values))

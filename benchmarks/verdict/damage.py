@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.verdict.corpus import HALVES, written
 from benchmarks.verdict.device import NEW_TOKENS
 from benchmarks.verdict.faults import SEED
 from benchmarks.verdict.kinds import KINDS
 
-TEXTS: Final = Path(__file__).resolve().parent / "texts"
 PER_HALF: Final = 14
 """Texts of each half that each kind of damage is done to, two of each kind of text but short."""
 ORDINARY: Final = 20
@@ -106,12 +104,12 @@ KIND_NAMES: Final = (
 def texts(tokenizer: Any) -> Iterator[Found]:
     """Every text without a model, trimmed to 32 tokens of this tokenizer."""
     passages: dict[str, list[Passage]] = {}
-    for right in _load("right.json"):
+    for right in written("right.json"):
         ids = tokenizer(right["text"], add_special_tokens=False)["input_ids"][:NEW_TOKENS]
         passage = Passage(right["half"], right["prompt"], tuple(ids), tokenizer.decode(ids))
         passages.setdefault(right["kind"], []).append(passage)
         yield f"written_{right['kind']}", passage.half, passage.prompt, passage.text, "written"
-    for half in ("training", "held_out"):
+    for half in HALVES:
         long = [
             [one for one in several if one.half == half and len(one.ids) == NEW_TOKENS]
             for kind, several in sorted(passages.items())
@@ -129,7 +127,7 @@ def texts(tokenizer: Any) -> Iterator[Found]:
                 other = chosen[(at + len(chosen) // 2) % len(chosen)]
                 text = change(spoiler, one, other)
                 yield kind, half, one.prompt, text, "text"
-    for foreign in _load("foreign.json"):
+    for foreign in written("foreign.json"):
         ids = tokenizer(foreign["text"], add_special_tokens=False)["input_ids"][:NEW_TOKENS]
         text = tokenizer.decode(ids)
         yield "another_language", foreign["half"], foreign["prompt"], text, "written"
@@ -137,8 +135,3 @@ def texts(tokenizer: Any) -> Iterator[Found]:
 
 def _seeded(seed: str) -> random.Random:
     return random.Random(seed)  # noqa: S311 (the same draws every time are what is wanted)
-
-
-def _load(name: str) -> list[dict[str, str]]:
-    found: list[dict[str, str]] = json.loads((TEXTS / name).read_text(encoding="utf-8"))
-    return found

@@ -25,7 +25,8 @@ from transformers import (
 
 from benchmarks.verdict import faults
 from benchmarks.verdict.faults import Fault
-from pipeline.reference import LIKELY, _follow, rms
+from pipeline.leading import LIKELY, end_tokens, follow
+from pipeline.reference import rms
 
 NEW_TOKENS: Final = 32
 PREFILL_CHUNK: Final = 128
@@ -167,15 +168,15 @@ def _made(tokens: list[int], logits: list[torch.Tensor]) -> Made:
     return Made(tokens, best.indices.tolist(), best.values.tolist())
 
 
-def hold(models: Models, prompt: dict[str, Any], made: Made, *, steps: bool) -> dict[str, Any]:
+def hold(models: Models, prompt: dict[str, Any], made: Made) -> dict[str, Any]:
     """The evidence of one continuation: the reference led along it, in bf16 and in float32.
 
     prompt: its tensors, one row, without padding. Gaps, departures and noise in nats.
     max_gap_*, worst_place_*: over all steps (place 0 = first); ties: steps with a gap, in bf16;
     departure_*: rms over all steps and ids, worst_departure_*: the largest rms of one step; noise:
     rms of the bf16 reference's minus the float32 reference's log-probabilities at the same ids.
-    steps: also [gap_bf16, place_bf16, gap_fp32, place_fp32, departure_bf16, departure_fp32, noise]
-    of each step. What needs the device's log-probabilities is null where these are no numbers.
+    steps: [gap_bf16, place_bf16, gap_fp32, place_fp32, departure_bf16, departure_fp32, noise] of
+    each step. What needs the device's log-probabilities is null where these are no numbers.
     """
     found: dict[str, Any] = {}
     led = {}
@@ -184,10 +185,8 @@ def hold(models: Models, prompt: dict[str, Any], made: Made, *, steps: bool) -> 
             key: value.to(model.dtype) if value.is_floating_point() else value
             for key, value in prompt.items()
         }
-        ends = model.generation_config.eos_token_id
-        ends = [] if ends is None else [ends] if isinstance(ends, int) else list(ends)
         with torch.inference_mode(), _eager(model):
-            led[name], ids = _follow(model, given, made.tokens, ends, made.ids)
+            led[name], ids = follow(model, given, made.tokens, end_tokens(model), made.ids)
         if made.ids is None:
             made = Made(made.tokens, ids, None)  # the same ids for float32
         found[f"max_gap_{name}"] = _short(max(one["gap"] for one in led[name]))
@@ -207,7 +206,7 @@ def hold(models: Models, prompt: dict[str, Any], made: Made, *, steps: bool) -> 
         found[f"departure_{name}"] = _rms(chain.from_iterable(departures)) if departures else None
         found[f"worst_departure_{name}"] = max(map(_rms, departures)) if departures else None
     found["noise"] = _rms(chain.from_iterable(noise))
-    if steps and apart["bf16"] and apart["fp32"]:
+    if apart["bf16"] and apart["fp32"]:
         found["steps"] = [
             [
                 _short(led["bf16"][at]["gap"]) or 0,

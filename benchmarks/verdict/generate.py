@@ -36,6 +36,7 @@ import torch
 from transformers import AutoProcessor, AutoTokenizer
 
 from benchmarks.verdict import damage, faults
+from benchmarks.verdict.corpus import CORPUS, HELD_OUT, TRAINING, read_lines, written
 from benchmarks.verdict.device import COLUMNS, PREFILL_CHUNK, Asked, Made, Models, generate, hold
 from benchmarks.verdict.faults import FAULTS, Fault
 from benchmarks.verdict.kinds import KINDS, Label
@@ -43,8 +44,6 @@ from demo.recipes import CAPTIONS, QUESTIONS, picture
 from pipeline.record import write_atomically
 from pipeline.words import Task
 
-HERE: Final = Path(__file__).resolve().parent
-CORPUS: Final = HERE / "corpus.jsonl"
 TEXT_MODEL: Final = "SmolLM2-135M-Instruct"
 IMAGE_MODEL: Final = "tiny-qwen2-5-vl"
 
@@ -176,7 +175,7 @@ class Device:
         if prompt.picture:
             line["picture"] = prompt.picture
         if named.device:
-            line |= hold(self.models, self.tensors([prompt]), made, steps=True)
+            line |= hold(self.models, self.tensors([prompt]), made)
         return line
 
 
@@ -239,7 +238,7 @@ def groups(
     models: Path, *, quick: bool
 ) -> Iterator[tuple[tuple[str, ...], str, Callable[[], Iterable[Line]]]]:
     """(kinds, model, what makes their lines) in the order of making, the quickest first."""
-    whole = json.loads((HERE / "texts" / "prompts.json").read_text(encoding="utf-8"))
+    whole = written("prompts.json")
     prompts = {one["id"]: Prompt(one["id"], one["half"], one["prompt"]) for one in whole}
     of_kind: dict[str, list[Prompt]] = {}
     for one in whole:
@@ -263,7 +262,7 @@ def groups(
     tokenizer = AutoTokenizer.from_pretrained(models / TEXT_MODEL)
     yield tuple(damage.KIND_NAMES), "", partial(text_lines, tokenizer)
     pictures = [
-        Prompt(None, "held_out" if name == "blue square" else "training", question, name)
+        Prompt(None, HELD_OUT if name == "blue square" else TRAINING, question, name)
         for name in CAPTIONS
         for question in QUESTIONS
     ]
@@ -319,12 +318,6 @@ def settled(lines: Iterable[Line]) -> list[Line]:
     return kept
 
 
-def _read(path: Path) -> list[Line]:
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").split("\n") if line]
-
-
 def _write(path: Path, lines: Iterable[Line]) -> None:
     text = "".join(json.dumps(line, separators=(",", ":")) + "\n" for line in lines)
     write_atomically(path, text.encode())
@@ -339,7 +332,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=CORPUS, metavar="FILE")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
-    lines = _read(options.out) if options.only else []
+    lines = read_lines(options.out) if options.only and options.out.exists() else []
     began = time.monotonic()
     for names, model, make in groups(options.models, quick=options.quick):
         if options.only and not any(fnmatch.filter(names, one) for one in options.only):

@@ -14,6 +14,7 @@ from dataclasses import astuple, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.verdict.corpus import CORPUS, HERE, read_lines
 from benchmarks.verdict.kinds import KINDS, Label
 from pipeline.calibration import Architecture, architecture_of
 from pipeline.judge import clean, clean_prompt, goes_on
@@ -21,14 +22,10 @@ from pipeline.likelihood import Likelihood, Tokens, weights_sha256
 from pipeline.signals import Signals, TokenSignals, measure, summarise, windows
 from pipeline.words import Task
 
-HERE: Final = Path(__file__).resolve().parent
-CORPUS: Final = HERE / "corpus.jsonl"
 MEASURED: Final = HERE / "measured.json"
 APART: Final = frozenset({"healthy_loop"})
 """Right kinds that neither teach the rule nor count in its errors: a healthy small model going in
 circles is no fault and no good English. The table shows them."""
-TRAINING: Final = "training"
-HELD_OUT: Final = "held_out"
 _BATCH: Final = 32
 
 
@@ -74,8 +71,7 @@ class Values:
 def read_corpus(path: Path = CORPUS) -> list[Line]:
     """Every line of the corpus. Raises ValueError for a kind that kinds.py does not know."""
     lines = []
-    for number, raw in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
-        one: dict[str, Any] = json.loads(raw)
+    for number, one in enumerate(read_lines(path), 1):
         kind = KINDS.get(one["kind"])
         if kind is None or kind.label != one["label"]:
             raise ValueError(f"{path}:{number}: kind {one['kind']!r} is not in kinds.py as such")

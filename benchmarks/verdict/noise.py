@@ -22,7 +22,8 @@ from numpy.typing import NDArray
 from torch.nn import functional
 
 from benchmarks.verdict import faults
-from pipeline.reference import LIKELY, Reference, Step
+from pipeline.leading import LIKELY, end_tokens
+from pipeline.reference import Reference, Step
 
 GAP, PLACE, EXACT_GAP, EXACT_PLACE, DEPARTURE, EXACT_DEPARTURE, NOISE = range(7)
 """Columns of evidence, one row a step, as device.hold and corpus.jsonl have them. Gaps in nats;
@@ -240,12 +241,11 @@ class Path:
         """Prompts as ids without padding; tokens: as many for each."""
         columns = max(map(len, prompts))
         gaps = [columns - len(one) for one in prompts]
-        ends = model.generation_config.eos_token_id
         return cls(
             torch.tensor([[0] * gap + one for gap, one in zip(gaps, prompts, strict=True)]),
             torch.tensor([[0] * gap + [1] * (columns - gap) for gap in gaps]),
             torch.tensor(tokens),
-            () if ends is None else (ends,) if isinstance(ends, int) else tuple(ends),
+            tuple(end_tokens(model)),
         )
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from benchmarks.verdict.corpus import HELD_OUT, TRAINING
 from benchmarks.verdict.kinds import Label
 from benchmarks.verdict.rates import rate
 from benchmarks.verdict.tokens import BEST, FIGURES, GOOD, LEVELS, RUNS, Count
@@ -24,7 +25,6 @@ from pipeline.judge import DEFAULT_JUDGE
 from pipeline.record import write_atomically
 
 PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "verdict.md"
-HELD_OUT: Final = "held_out"
 SHOWN: Final = ("3", "8")
 """Prompts a run, of those that are shown kind by kind."""
 _SCORERS: Final = {
@@ -57,7 +57,7 @@ def _name(kind: str) -> str:
 
 def bounds(tokens: Mapping[str, Any]) -> str:
     """Each bound beside the worst right device and the mildest 1 % noise of the training half."""
-    sides = [one for one in tokens["sides"] if one["half"] == "training"]
+    sides = [one for one in tokens["sides"] if one["half"] == TRAINING]
     right = [one for one in sides if one["label"] != Label.WRONG.value]
     noisy = [one for one in sides if one["kind"].endswith("noise_1_percent")]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -16,14 +15,14 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from benchmarks.verdict import faults, noise
+from benchmarks.verdict.corpus import CORPUS, HALVES, read_lines, written
 from benchmarks.verdict.device import Asked, generate, hold
 from benchmarks.verdict.faults import FAULTS, Fault
-from benchmarks.verdict.generate import CORPUS, HERE, IMAGE_MODEL, TEXT_MODEL, Device, Prompt
+from benchmarks.verdict.generate import IMAGE_MODEL, TEXT_MODEL, Device, Prompt
 from benchmarks.verdict.kinds import KINDS, Label
 from benchmarks.verdict.noise import Evidence
 from demo.recipes import CAPTIONS
 
-HALVES: Final = ("training", "held_out")
 PER_KIND: Final = 2
 """Prompts of each of the eight kinds, from each half: 16 a half."""
 PICTURE_PROMPTS: Final = 5
@@ -133,7 +132,7 @@ ANYWHERE: Final = (
 def _prompts(per_kind: int, only: str = "") -> list[Prompt]:
     """The first of every kind and half; only: a single kind."""
     taken: dict[tuple[str, str], list[Prompt]] = {}
-    for one in json.loads((HERE / "texts" / "prompts.json").read_text(encoding="utf-8")):
+    for one in written("prompts.json"):
         if only in ("", one["kind"]):
             several = taken.setdefault((one["half"], one["kind"]), [])
             several.append(Prompt(one["id"], one["half"], one["prompt"]))
@@ -197,7 +196,7 @@ def family(directory: Path, dtype: torch.dtype, per_kind: int = PER_KIND) -> Ite
         if any(one.logprobs is None for one in made):
             raise AssertionError(f"{directory.name}, {kind}: logits that are no numbers")
         steps = [
-            hold(device.models, prompt, one, steps=True)["steps"]
+            hold(device.models, prompt, one)["steps"]
             for prompt, one in zip(alone, made, strict=True)
         ]
         name = str(dtype).removeprefix("torch.")
@@ -251,8 +250,7 @@ def led(directory: Path) -> Iterator[Series]:
 def kept(corpus: Path) -> Iterator[Series]:
     """The corpus's devices whose lines carry evidence of every step."""
     found: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for text in corpus.read_text(encoding="utf-8").splitlines():
-        line = json.loads(text)
+    for line in read_lines(corpus):
         if "steps" in line:
             found.setdefault((line["made_by"], line["device"]), []).append(line)
     for (model, kind), lines in found.items():

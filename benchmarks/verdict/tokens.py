@@ -26,10 +26,10 @@ import numpy as np
 import torch
 
 from benchmarks.verdict import faults, noise, rates
-from benchmarks.verdict.generate import HERE
+from benchmarks.verdict.corpus import HALVES, HERE
 from benchmarks.verdict.kinds import Label
 from benchmarks.verdict.noise import Evidence
-from benchmarks.verdict.series import HALVES, Series, measure
+from benchmarks.verdict.series import Series, measure
 from pipeline import agreement
 from pipeline.record import write_atomically
 from pipeline.words import CpuMatch
@@ -46,10 +46,8 @@ GOOD: Final = "right but different"
 
 
 def typical(values: Any) -> float:
-    """Root mean square without the largest tenth, as the rule has it."""
-    few = np.sort(np.ravel(values))
-    few = few[: max(1, int(0.9 * few.size))]
-    return float(np.sqrt(np.mean(few**2)))
+    """Of an array of any shape, as the rule has it."""
+    return agreement.typical(np.ravel(values).tolist())
 
 
 def sides(evidence: Evidence) -> dict[str, float]:

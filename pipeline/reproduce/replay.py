@@ -274,13 +274,7 @@ def _of_output(
         stop=settings.stop,
     )
     match = verdict.match(compared, routed=run.mixture_of_experts)
-    check = Check(
-        cpu_match=match.cpu_match,
-        cpu_reason=match.reason,
-        max_gap=match.max_gap,
-        departure=match.departure,
-        noise=match.noise,
-    )
+    check = match.check()
     others = "other tokens than the row's" if row["generated_tokens"] else "the row has no tokens"
     if match.cpu_match is CpuMatch.NOT_RUN:
         how = f"{others}, and no CPU reference to hold them against: {match.reason}"

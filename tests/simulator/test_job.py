@@ -3,8 +3,6 @@ its own way, and the others never notice."""
 
 from __future__ import annotations
 
-import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,8 @@ import pytest
 from pipeline.record import Plan, Record, find_records, read
 from pipeline.rows import row_of
 from pipeline.words import Failure, Result, Stage, Target
-from tests.conftest import ROOT
+from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
-from tests.simulator.test_misbehaviour import LIST
 
 pytestmark = pytest.mark.long
 
@@ -53,30 +50,19 @@ def records(
             "task": "text-generation",
             "source": str(models(name)),
         }
-        entries.append(f"  - {json.dumps(wish | wishes)}")
-    judge = models("SmolLM2-135M-Instruct")
-    (folder / "models.yaml").write_text(
-        LIST.format(judge=judge, cores=8, models="\n".join(entries))
-    )
+        entries.append(wish | wishes)
+    write_list(folder, models("SmolLM2-135M-Instruct"), 8, *entries)
     machine = Machine(simulator, folder / "machine")
-    environment = machine.environment(*FAULTS, cores=8) | {"PYTHONPATH": str(ROOT)}
+    environment = machine.environment(*FAULTS, cores=8)
 
-    def qualify(*arguments: str) -> None:
-        done = subprocess.run(
-            [str(machine.python), "-m", "pipeline.cli", *arguments],
-            cwd=folder,
-            env=environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
-        )
-        assert done.returncode == 0, done.stdout[-5000:]
+    def done(*arguments: str) -> None:
+        ended = qualify(machine.python, folder, environment, *arguments)
+        assert ended.returncode == 0, (ended.stdout + ended.stderr)[-5000:]
 
-    qualify("plan", "--output", "plan.json")
+    done("plan", "--output", "plan.json")
     plan = read(Plan, folder / "plan.json")
     assert len(plan.jobs) == 1 and not plan.refused
-    qualify("run", "plan.json", "--store", "graphs", "--records", "records")
+    done("run", "plan.json", "--store", "graphs", "--records", "records")
     found = [read(Record, path) for path in find_records([folder / "records"])]
     return {record.run.model_id.removeprefix("tiny/"): record for record in found}
 

@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.conftest import ROOT
+from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
-from tests.simulator.test_misbehaviour import LIST
 
 pytestmark = pytest.mark.long
 
@@ -22,24 +20,17 @@ def test_a_model_is_measured_on_the_device(
 ) -> None:
     """Each size has figures of its own and graphs of its own, compiled once and restored later."""
     entry = {"id": "tiny/tiny-gpt2", "task": "text-generation", "source": str(models("tiny-gpt2"))}
-    (tmp_path / "models.yaml").write_text(
-        LIST.format(
-            judge=models("SmolLM2-135M-Instruct"), cores=4, models=f"  - {json.dumps(entry)}"
-        )
-    )
+    write_list(tmp_path, models("SmolLM2-135M-Instruct"), 4, entry)
     sizes = ("--prompt-tokens", "8", "--batch", "1,2", "--new-tokens", "6", "--repeats", "2")
-    environment = machine.environment() | {"PYTHONPATH": str(ROOT)}
 
     def measure(*arguments: str) -> dict[str, Any]:
         # No PASS can stand in results here: `qualify publish` refuses what the stand-in ran.
-        command = ["-m", "pipeline.cli", "measure", "tiny/tiny-gpt2", "--unqualified", "--json"]
-        done = subprocess.run(
-            [str(machine.python), *command, *sizes, "--store", "graphs", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
+        done = qualify(
+            machine.python,
+            tmp_path,
+            machine.environment(),
+            *("measure", "tiny/tiny-gpt2", "--unqualified", "--json", "--store", "graphs"),
+            *(*sizes, *arguments),
         )
         assert done.returncode == 0, done.stdout + done.stderr
         told: dict[str, Any] = json.loads(done.stdout)

@@ -19,7 +19,7 @@ from pipeline.record import Job, Placement, Record, Run, dump, find_records, rea
 from pipeline.record import Machine as Has
 from pipeline.words import Failure, Parallelism, Result, Stage, Target, Task, TryReason
 from tests import papers
-from tests.conftest import ROOT
+from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
 
 pytestmark = pytest.mark.long
@@ -32,29 +32,6 @@ STACK = papers.stack(
     nki="0.7.0",
 )
 CORES = 16
-
-LIST = """
-defaults:
-  stacks: [simulator]
-  limit_minutes: 30
-  margin: {{gib: 0.1, fraction: 0.05}}
-  judge: {judge}
-  prompts:
-    text-generation: [The old lighthouse, My grandmother, The small town]
-    image-text-to-text: [Describe the picture, What is it, Which colour]
-runners:
-  simulated: {{target: simulator, labels: [none], cores: {cores}, core_gib: 1, host_gib: 16}}
-stacks:
-  simulator:
-    target: simulator
-    library_version: "5.24.0"
-    torch: "2.13.0"
-    torch_neuronx: "2.13.3.0"
-    neuronx_cc: "2.28.7631.0"
-    nki: "0.7.0"
-models:
-{models}
-"""
 
 
 @dataclass(frozen=True)
@@ -204,28 +181,21 @@ class Bench:
         self.folder = folder
         self.machine = Machine(simulator, folder / "machine")
         folder.mkdir(exist_ok=True)
-        models = "  - {id: sick/any, task: text-generation}"
-        text = LIST.format(judge=judge, cores=CORES, models=models)
-        (folder / "models.yaml").write_text(text)
+        write_list(folder, judge, CORES, {"id": "sick/any", "task": "text-generation"})
 
     def run(self, name: str, runs: list[Run], *faults: dict[str, Any]) -> dict[str, Record]:
         """model id -> record of a job of `runs`, all on this machine at once."""
         job: Job = papers.job(runs, machine=Has(cores=CORES, host_bytes=16 * 2**30, compilations=4))
         (self.folder / f"{name}.json").write_text(dump(job))
-        done = subprocess.run(
-            [
-                *(self.machine.python, "-m", "pipeline.cli", "run", f"{name}.json"),
-                *("--records", f"{name}-records", "--store", "graphs", "--references", "answers"),
-            ],
-            cwd=self.folder,
-            env=self.machine.environment(*faults, cores=CORES) | {"PYTHONPATH": str(ROOT)},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            check=False,
+        done = qualify(
+            self.machine.python,
+            self.folder,
+            self.machine.environment(*faults, cores=CORES),
+            *("run", f"{name}.json", "--records", f"{name}-records"),
+            *("--store", "graphs", "--references", "answers"),
         )
-        (self.folder / f"{name}.txt").write_text(done.stdout)
-        assert done.returncode == 0, done.stdout[-5000:]
+        (self.folder / f"{name}.txt").write_text(done.stdout + done.stderr)
+        assert done.returncode == 0, (done.stdout + done.stderr)[-5000:]
         paths = find_records([self.folder / f"{name}-records"])
         found = {record.run.model_id: record for record in (read(Record, path) for path in paths)}
         assert len(found) == len(paths) == len(runs)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -12,9 +12,8 @@ import pytest
 from pipeline import results as stored
 from pipeline.record import Record, find_records, read
 from pipeline.rows import row_of
-from tests.conftest import ROOT
+from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
-from tests.simulator.test_misbehaviour import LIST
 
 pytestmark = pytest.mark.long
 
@@ -24,31 +23,16 @@ def test_a_device_row_is_reproduced_on_the_device(
 ) -> None:
     """The same tokens on a free core, out of restored graphs, with the memory of both."""
     entry = {"id": "tiny/tiny-gpt2", "task": "text-generation", "source": str(models("tiny-gpt2"))}
-    (tmp_path / "models.yaml").write_text(
-        LIST.format(
-            judge=models("SmolLM2-135M-Instruct"), cores=4, models=f"  - {json.dumps(entry)}"
-        )
-    )
-    environment = machine.environment() | {"PYTHONPATH": str(ROOT)}
-
-    def qualify(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [str(machine.python), "-m", "pipeline.cli", *arguments],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-
-    done = qualify("run", "tiny/tiny-gpt2", "--store", "graphs", "--records", "records")
+    write_list(tmp_path, models("SmolLM2-135M-Instruct"), 4, entry)
+    command = partial(qualify, machine.python, tmp_path, machine.environment())
+    done = command("run", "tiny/tiny-gpt2", "--store", "graphs", "--records", "records")
     assert done.returncode == 0, done.stdout + done.stderr
     (path,) = find_records([tmp_path / "records"])
     row = row_of(read(Record, path))
     assert (row["result"], row["cache"]) == ("PASS", "cold")
     # Never published: what `qualify publish` refuses is put there by hand.
     stored.write(stored.prepare(tmp_path / "results", [row]).files)
-    done = qualify("reproduce", "tiny/tiny-gpt2", "--store", "graphs", "--output", "out", "--json")
+    done = command("reproduce", "tiny/tiny-gpt2", "--store", "graphs", "--output", "out", "--json")
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["outcome"] == "reproduced"
