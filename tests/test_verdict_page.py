@@ -1,4 +1,4 @@
-"""docs/verdict.md says what the figures say."""
+"""docs/verdict.md and docs/verdict-kinds.md say what the figures say."""
 
 from __future__ import annotations
 
@@ -6,15 +6,19 @@ import re
 
 import pytest
 
-from benchmarks.verdict.page import PAGE, figures, renewed
+from benchmarks.verdict.page import PAGES, figures, renewed
 
 
 def test_the_page_has_the_figures_that_were_measured() -> None:
-    """Every table of the page is made from the figures in the repository, and all are shown."""
-    text, found = PAGE.read_text(encoding="utf-8"), figures()
-    assert renewed(text, found) == text
-    assert set(re.findall(r"<!-- figures: (.+?) -->", text)) == set(found)
-    assert text.count("<!-- end figures -->") == len(found)
+    """Every table is made from the figures in the repository, and each is shown once."""
+    found, shown = figures(), list[str]()
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        assert renewed(text, found) == text
+        names = re.findall(r"<!-- figures: (.+?) -->", text)
+        assert text.count("<!-- end figures -->") == len(names)
+        shown += names
+    assert sorted(shown) == sorted(found)
 
 
 def test_a_region_is_made_again() -> None:

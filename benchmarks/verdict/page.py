@@ -1,4 +1,4 @@
-"""The figures of docs/verdict.md: `python -m benchmarks.verdict.page --write`.
+"""The figures of docs/verdict.md and docs/verdict-kinds.md: `python -m benchmarks.verdict.page --write`.
 
 Every region between `<!-- figures: NAME -->` and `<!-- end figures -->` is made from what
 benchmarks.verdict.tokens and benchmarks.verdict.calibrate left. Without --write the page is held
@@ -24,7 +24,8 @@ from pipeline.calibration import Calibration, Outcome, Rate, load_calibrations
 from pipeline.judge import DEFAULT_JUDGE
 from pipeline.record import write_atomically
 
-PAGE: Final = Path(__file__).resolve().parents[2] / "docs" / "verdict.md"
+_DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
+PAGES: Final = (_DOCS / "verdict.md", _DOCS / "verdict-kinds.md")
 SHOWN: Final = ("3", "8")
 """Prompts a run, of those that are shown kind by kind."""
 _SCORERS: Final = {
@@ -216,7 +217,7 @@ def _report(calibration: Calibration) -> Any:
 
 
 def figures() -> dict[str, str]:
-    """Every region of the page by its name."""
+    """Every region of the pages by its name."""
     tokens = json.loads(FIGURES.read_bytes())
     calibration = load_calibrations().judges[DEFAULT_JUDGE]
     of_tokens: dict[str, Callable[[Mapping[str, Any]], str]] = {
@@ -236,7 +237,7 @@ def figures() -> dict[str, str]:
 
 
 def renewed(text: str, found: Mapping[str, str]) -> str:
-    """The page with every region made again. KeyError for a region of an unknown name."""
+    """A page with every region made again. KeyError for a region of an unknown name."""
     return re.sub(
         r"<!-- figures: ([a-z ]+) -->\n.*?<!-- end figures -->",
         lambda hit: f"<!-- figures: {hit[1]} -->\n{found[hit[1].strip()]}\n<!-- end figures -->",
@@ -247,17 +248,20 @@ def renewed(text: str, found: Mapping[str, str]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit code."""
-    parser = argparse.ArgumentParser(description="Put the figures into docs/verdict.md.")
-    parser.add_argument("--write", action="store_true", help="replace the page's regions")
+    parser = argparse.ArgumentParser(description="Put the figures into their pages of docs.")
+    parser.add_argument("--write", action="store_true", help="replace the pages' regions")
     options = parser.parse_args(arguments)
-    old = PAGE.read_text(encoding="utf-8")
-    new = renewed(old, figures())
-    if options.write:
-        write_atomically(PAGE, new.encode())
-    elif new != old:
-        print(f"{PAGE.name} has other figures; make it again with --write", file=sys.stderr)
-        return 1
-    return 0
+    found = figures()
+    status = 0
+    for page in PAGES:
+        old = page.read_text(encoding="utf-8")
+        new = renewed(old, found)
+        if options.write:
+            write_atomically(page, new.encode())
+        elif new != old:
+            print(f"{page.name} has other figures; make it again with --write", file=sys.stderr)
+            status = 1
+    return status
 
 
 if __name__ == "__main__":

@@ -24,10 +24,8 @@ What is not:
 from __future__ import annotations
 
 import json
-import os
 import re
 import shutil
-import signal
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -42,6 +40,7 @@ from tests.origins import Origin, git
 from tests.workflows.git_server import GitServer
 from tests.workflows.outcome import Outcome as Outcome  # who imports World needs it, too
 from tests.workflows.outcome import read_log
+from tests.workflows.process import Ended, execute
 
 ROOT = Path(__file__).parent.parent.parent
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -54,7 +53,10 @@ _RACES = ("fatal error: concurrent map", "Unable to clone ")
 """By which words act tells that its own race (World, `many`) ended it, or made a job look for a
 stand-in on the network."""
 _STARTS = 4
-"""How often act is started when that happens. What the run did is undone before."""
+"""How often act is started when that happens, or when it stands still with no step running. What
+the run did to main and to its artifacts is undone before."""
+_STILL = 60.0
+"""After how many seconds without a word and without a running step act counts as standing still."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
 
@@ -254,6 +256,8 @@ class World:
 
         payload: of the event, beside the repository and the sender. inputs: of workflow_dispatch.
         job: this one only, with what it needs. environment: of every step, and of act.
+
+        AssertionError: a step, or all of them, had no end after `timeout` seconds.
         """
         self.runs += 1
         clone = self._clone(ref)
@@ -301,11 +305,12 @@ class World:
         head = self.origin.head()
         for _ in range(_STARTS):
             done = self._execute(command, clone, environment or {}, timeout)
-            if not any(race in text for race in _RACES for text in done[1:]):
+            if not (done.stuck or any(race in done.out + done.err for race in _RACES)):
                 break
+            print(f"act is started again; it ended itself with\n{done.err[-20_000:]}")
             git(self.origin.path, "update-ref", "refs/heads/main", head)
             shutil.rmtree(self.folder / "artifacts" / str(self.runs), ignore_errors=True)
-        return read_log(self.runs, *done)
+        return read_log(self.runs, done.exit_code, done.out, done.err)
 
     def _clone(self, ref: str) -> Path:
         """A clone at the commit: act takes commit, branch and repository from git."""
@@ -357,7 +362,7 @@ class World:
         clone: Path,
         environment: Mapping[str, str],
         timeout: float,
-    ) -> tuple[int, str, str]:
+    ) -> Ended:
         # Nothing of this process's surroundings: no credentials, no `qualify` of a virtual
         # environment, no git hook that the tests run in.
         around = {
@@ -377,6 +382,7 @@ class World:
             "PACKAGE": str(ROOT),
             # Few jobs at once meet in that map too (World, `many`): on one processor, rarely.
             "GOMAXPROCS": "1",
+            "GOTRACEBACK": "all",  # where every job stood, when it is ended from here
             "HF_ENDPOINT": self.hub_url,
             "HF_HUB_DISABLE_TELEMETRY": "1",
             "HF_HUB_DISABLE_PROGRESS_BARS": "1",
@@ -384,21 +390,9 @@ class World:
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
             **environment,
         }
-        with subprocess.Popen(
-            command,
-            cwd=clone,
-            env=around,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            start_new_session=True,
-        ) as act:
-            try:
-                out, err = act.communicate(timeout=timeout)
-            except BaseException:
-                os.killpg(act.pid, signal.SIGKILL)
-                raise
-        return act.returncode, out, err
+        log = self.folder / "logs" / f"{self.runs}.json"
+        log.parent.mkdir(exist_ok=True)
+        return execute(command, cwd=clone, env=around, log=log, timeout=timeout, still=_STILL)
 
 
 _QUALIFY = """#!/bin/sh

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import time
 from pathlib import Path
 
+import psutil
+import pytest
+
+from tests.workflows import act
 from tests.workflows.act import Outcome, World, action
+from tests.workflows.process import execute
 
 LIST = "models: []\n"
 
@@ -167,3 +174,57 @@ def test_checkout_is_the_commit_that_started_the_run(tmp_path: Path) -> None:
         assert world.github.token not in outcome.text
         assert world.server.refused == 1
         assert world.origin.parents("pushed") == [merged]
+
+
+def test_what_stands_still_is_ended_and_what_waits_is_not(tmp_path: Path) -> None:
+    """A process that neither says anything nor waits for another one is stuck; one whose child is
+    as silent is waited for; with no end in time the child is named and gone."""
+    around = dict(os.environ)
+    log = tmp_path / "log"
+    stuck = execute(
+        ["sh", "-c", "echo begun; exec sleep 60"],
+        cwd=tmp_path,
+        env=around,
+        log=log,
+        timeout=30,
+        still=1,
+    )
+    assert (stuck.stuck, stuck.exit_code, stuck.out) == (True, -3, "begun\n")
+    waits = ["sh", "-c", "setsid sleep 3; echo end >&2; exit 7"]
+    done = execute(waits, cwd=tmp_path, env=around, log=log, timeout=30, still=1)
+    assert (done.stuck, done.exit_code, done.err) == (False, 7, "end\n")
+    endless = ["sh", "-c", "echo begun; setsid sleep 4321; true"]
+    with pytest.raises(AssertionError, match=r"(?s)no end after 2 s.*sleep 4321.*begun"):
+        execute(endless, cwd=tmp_path, env=around, log=log, timeout=2, still=60)
+    until = time.monotonic() + 20
+    while _running("sleep", "4321") and time.monotonic() < until:
+        time.sleep(0.1)
+    assert not _running("sleep", "4321")
+
+
+def _running(*command: str) -> bool:
+    return any(one.info["cmdline"] == [*command] for one in psutil.process_iter(["cmdline"]))
+
+
+def test_act_is_started_again_when_it_stands_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its run begins from the same main, without the artifacts of the first start."""
+    started = tmp_path / "started"
+    stands = tmp_path / "act"
+    stands.write_text(
+        f"""#!/bin/sh
+echo start >> {started}
+[ $(wc -l < {started}) = 1 ] || exec {act._ACT} "$@"
+mkdir -p "$ARTIFACTS/1/left"
+git --git-dir={tmp_path}/world/server/origin.git update-ref -d refs/heads/main
+exec sleep 60
+"""
+    )
+    stands.chmod(0o755)
+    monkeypatch.setattr(act, "_ACT", stands)
+    monkeypatch.setattr(act, "_STILL", 1.0)
+    outcome = _run(tmp_path / "world", _job("one", "run: echo yes"))
+    assert outcome.results == {"one": "success"}
+    assert started.read_text() == "start\nstart\n"
+    assert not (tmp_path / "world" / "artifacts" / "1" / "left").exists()

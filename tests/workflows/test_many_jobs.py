@@ -17,10 +17,10 @@ from tests.workflows.lists import HEAD, entry
 JOBS = 600
 CLASSES = 6
 
-# In place of a run, which would take minutes: the job's records, made beforehand.
+# In place of a run, which would take minutes: the job's records, made beforehand. Its line is
+# among the artifacts, which are gone when act has to be started again.
 RUN_JOB = """#!/bin/sh
-echo "$1" >> "$RAN"
-mkdir -p "${2%/*}" && cp -r "$READY/$1" "$2"
+mkdir -p "${2%/*}" && echo "$1" >> "${2%/*}/ran" && cp -r "$READY/$1" "$2"
 """
 PLAN = """#!/bin/sh
 "$REAL_QUALIFY" "$@" && PYTHONPATH="$PACKAGE" "$STAND_IN_PYTHON" -c '
@@ -72,21 +72,20 @@ def test_600_jobs_run_once_each_and_end_in_rows(
         run_job = folder / "run-job"
         run_job.write_text(RUN_JOB)
         run_job.chmod(0o755)
-        ran = folder / "ran"
         outcome = world.run(
             "workflow_dispatch",
             "qualify.yml",
             inputs={"stack": "cpu"},
             environment={
-                "RAN": str(ran),
                 "READY": str(folder / "ready"),
                 "RUN_JOB": str(run_job),
             },
         )
         assert outcome.exit_code == 0, outcome.text[-5_000:]
         ids = {f"rack{rack}-{number}" for rack in range(CLASSES) for number in range(1, 101)}
-        assert Counter(ran.read_text().split()) == dict.fromkeys(ids, 1)
-        stored = {path.name for path in world.artifacts(outcome).glob("records-*")}
+        artifacts = world.artifacts(outcome)
+        assert Counter((artifacts / "ran").read_text().split()) == dict.fromkeys(ids, 1)
+        stored = {path.name for path in artifacts.glob("records-*")}
         assert stored == {f"records-{job_id}-1" for job_id in ids}
         rows = pq.read_table(
             world.export("published") / "results" / "current",
