@@ -18,6 +18,8 @@ from pathlib import Path
 import pytest
 
 from pipeline import catalog as lists
+from pipeline.calibration import load_calibrations
+from pipeline.judge import DEFAULT_JUDGE
 from pipeline.record import Plan, parse
 from pipeline.schedule import MAX_JOB_S
 from pipeline.words import Failure
@@ -90,6 +92,20 @@ def printed(hub: HubServer, tmp_path_factory: pytest.TempPathFactory) -> tuple[s
     folder = tmp_path_factory.mktemp("plan")
     table = qualify_plan(hub, folder, "--output", "plan.json")
     return table, parse(Plan, (folder / "plan.json").read_bytes(), where="plan.json")
+
+
+def test_every_model_has_prompts_enough_for_its_judge() -> None:
+    """With as many the judge errs in one run of a hundred at most, either way (held-out texts)."""
+    report = load_calibrations().judges[DEFAULT_JUDGE].held_out
+    assert LIST.defaults.judge == DEFAULT_JUDGE
+    assert report is not None
+    enough = min(
+        int(prompts)
+        for prompts, errors in report.errors.items()
+        if max(errors.drawn_false_fail, errors.drawn_false_pass) <= 0.01
+    )
+    assert all(len(prompts) >= enough for prompts in LIST.defaults.prompts.values())
+    assert all(len(LIST.prompts_for(model)) >= enough for model in LIST.models)
 
 
 def test_no_model_is_lost(printed: tuple[str, Plan]) -> None:

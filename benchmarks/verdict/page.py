@@ -1,4 +1,4 @@
-"""The figures of docs/verdict.md and docs/verdict-kinds.md: `python -m benchmarks.verdict.page --write`.
+"""The figures of docs/verdict*.md: `python -m benchmarks.verdict.page --write`.
 
 Every region between `<!-- figures: NAME -->` and `<!-- end figures -->` is made from what
 benchmarks.verdict.tokens and benchmarks.verdict.calibrate left. Without --write the page is held
@@ -28,6 +28,8 @@ _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
 PAGES: Final = (_DOCS / "verdict.md", _DOCS / "verdict-kinds.md")
 SHOWN: Final = ("3", "8")
 """Prompts a run, of those that are shown kind by kind."""
+_ALARMS: Final = (0.0, 0.005, 0.01, 0.05)
+"""Shares of right runs that are failed, of those at which the ROC curve is shown."""
 _SCORERS: Final = {
     "judge": "the judge",
     "judge_before": "the judge before this (bounds on each signal)",
@@ -134,6 +136,23 @@ def token_kinds(tokens: Mapping[str, Any]) -> str:
     return f"{_table(head, rows)}\n\nNever passed, with 3 prompts or with 8: {listed}."
 
 
+def token_errors(tokens: Mapping[str, Any]) -> str:
+    """Errors on each fault, and on what is right, with their intervals."""
+    by_prompts = [_verdicts(tokens, BEST, prompts) for prompts in SHOWN]
+    rows = []
+    for kind in by_prompts[0]:
+        good = kind == GOOD
+        cells = []
+        for counts in by_prompts:
+            one = counts[kind]
+            cells += [rate(one.refused if good else one.passed, one.runs), str(one.undecided)]
+        rows.append([_name(kind), "false FAIL" if good else "false PASS", *cells])
+    head = ["kind", "error"]
+    for prompts in SHOWN:
+        head += [f"runs of {prompts}", "inconclusive"]
+    return _table(head, rows)
+
+
 def token_evidence(tokens: Mapping[str, Any]) -> str:
     """What is lost where less evidence is there, in runs of 8."""
     rows = []
@@ -185,28 +204,51 @@ def judge_curves(calibration: Calibration) -> str:
         [told, *(f"{report.curves[one][scorer].auc:.4f}" for one in prompts)]
         for scorer, told in _SCORERS.items()
     ]
-    return _table(["area under the ROC curve", *(f"{one} prompts" for one in prompts)], rows)
+    return _table(["area under the ROC curve", *(f"runs of {one}" for one in prompts)], rows)
+
+
+def judge_bounds(calibration: Calibration) -> str:
+    """From which score on a run is what."""
+    bounds = calibration.rule.bounds
+    return (
+        f"A run whose score is below {bounds.fluent:g} is fluent, above {bounds.not_fluent:g} not; "
+        "in between it is `inconclusive`."
+    )
+
+
+def judge_roc(calibration: Calibration) -> str:
+    """Points of the ROC curve of each way to score."""
+    report = _report(calibration)
+    rows = []
+    for prompts, curves in report.curves.items():
+        for scorer, told in _SCORERS.items():
+            caught = dict(curves[scorer].roc)
+            rows.append([prompts, told, *(f"{caught[alarms]:.1%}" for alarms in _ALARMS)])
+    head = ["prompts", "score", *(f"caught at {alarms:.1%} false FAIL" for alarms in _ALARMS)]
+    return _table(head, rows)
 
 
 def judge_kinds(calibration: Calibration) -> str:
     """Verdicts on single kinds: what the judge sees, and what it does not."""
     report = _report(calibration)
 
-    def cell(of: Outcome | None) -> str:
+    def cells(of: Outcome | None) -> list[str]:
         if of is None or not of.of:
-            return "-"
-        return f"{of.fluent} / {of.of - of.fluent - of.not_fluent} / {of.not_fluent}"
+            return ["-", "-"]
+        counts = f"{of.fluent} / {of.of - of.fluent - of.not_fluent} / {of.not_fluent}"
+        return [counts, rate(of.wrong.k, of.wrong.n).partition("= ")[2]]
 
     rows = []
     for kind, told in report.kinds.items():
         seen = "right" if told.visible is None else "visible" if told.visible else "hidden"
         auc = "-" if told.auc is None else f"{told.auc:.3f}"
-        runs = [cell(told.runs.get(prompts)) for prompts in SHOWN]
+        runs = [cell for prompts in SHOWN for cell in cells(told.runs.get(prompts))]
         rows.append((seen, [_name(kind), seen, auc, *runs]))
     order = ("right", "visible", "hidden")
     rows.sort(key=lambda row: order.index(row[0]))
     head = ["kind", "fault", "AUC of one text"]
-    head += [f"runs of {prompts}: fluent / inconclusive / not" for prompts in SHOWN]
+    for prompts in SHOWN:
+        head += [f"runs of {prompts}: fluent / inconclusive / not", "error"]
     return _table(head, [row for _, row in rows])
 
 
@@ -224,11 +266,14 @@ def figures() -> dict[str, str]:
         "bounds": bounds,
         "token rates": token_rates,
         "token kinds": token_kinds,
+        "token errors": token_errors,
         "token evidence": token_evidence,
     }
     of_judge: dict[str, Callable[[Calibration], str]] = {
+        "judge bounds": judge_bounds,
         "judge rates": judge_rates,
         "judge curves": judge_curves,
+        "judge roc": judge_roc,
         "judge kinds": judge_kinds,
     }
     return {name: make(tokens) for name, make in of_tokens.items()} | {

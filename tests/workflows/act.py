@@ -40,7 +40,7 @@ from tests.origins import Origin, git
 from tests.workflows.git_server import GitServer
 from tests.workflows.outcome import Outcome as Outcome  # who imports World needs it, too
 from tests.workflows.outcome import read_log
-from tests.workflows.process import Ended, execute
+from tests.workflows.process import execute
 
 ROOT = Path(__file__).parent.parent.parent
 STAND_INS = Path(__file__).parent / "stand_ins"
@@ -55,7 +55,7 @@ stand-in on the network."""
 _STARTS = 4
 """How often act is started when that happens, or when it stands still with no step running. What
 the run did to main and to its artifacts is undone before."""
-_STILL = 60.0
+_STILL = 30.0
 """After how many seconds without a word and without a running step act counts as standing still."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
@@ -303,8 +303,18 @@ class World:
         for name, value in self._told(clone, ref, environment or {}).items():
             command += ["--env", f"{name}={value}"]
         head = self.origin.head()
-        for _ in range(_STARTS):
-            done = self._execute(command, clone, environment or {}, timeout)
+        log = self.folder / "logs" / str(self.runs)
+        log.mkdir(parents=True)
+        for start in range(_STARTS):
+            around = self._around(environment or {})
+            done = execute(
+                command,
+                cwd=clone,
+                env=around,
+                log=log / f"{start}.json",
+                timeout=timeout,
+                still=_STILL,
+            )
             if not (done.stuck or any(race in done.out + done.err for race in _RACES)):
                 break
             print(f"act is started again; it ended itself with\n{done.err[-20_000:]}")
@@ -356,16 +366,10 @@ class World:
             **{name: value for name, value in environment.items() if name.startswith("GITHUB_")},
         }
 
-    def _execute(
-        self,
-        command: list[str | Path],
-        clone: Path,
-        environment: Mapping[str, str],
-        timeout: float,
-    ) -> Ended:
+    def _around(self, environment: Mapping[str, str]) -> dict[str, str]:
         # Nothing of this process's surroundings: no credentials, no `qualify` of a virtual
         # environment, no git hook that the tests run in.
-        around = {
+        return {
             "PATH": f"{self.folder / 'tools'}:/usr/local/bin:/usr/bin:/bin",
             "HOME": str(self.folder / "home"),
             "LANG": "C.UTF-8",
@@ -390,9 +394,6 @@ class World:
             "TORCHINDUCTOR_VEC_ISA_OK": "1",
             **environment,
         }
-        log = self.folder / "logs" / f"{self.runs}.json"
-        log.parent.mkdir(exist_ok=True)
-        return execute(command, cwd=clone, env=around, log=log, timeout=timeout, still=_STILL)
 
 
 _QUALIFY = """#!/bin/sh
