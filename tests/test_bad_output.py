@@ -496,7 +496,7 @@ def test_each_line_of_a_reason_is_said_as_ours(capsys: pytest.CaptureFixture[str
 # --- quantities -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("megabytes", [20, pytest.param(200, marks=pytest.mark.long)])
+@pytest.mark.parametrize("megabytes", [20, 200])
 def test_a_flood_of_output_costs_little_memory(tmp_path: Path, megabytes: int) -> None:
     """Bytes that are no text, in one line and in many, are kept within bounds however many."""
     peak = [before := _rss()]
@@ -533,7 +533,6 @@ def _rss() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-@pytest.mark.long
 def test_a_process_that_left_the_group_does_not_disturb(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -693,7 +693,6 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[list
     return directory, [json.loads((directory / f"rank{r}.json").read_text()) for r in (0, 1)]
 
 
-@pytest.mark.long
 @pytest.mark.parametrize(("name", "split"), SPLITS)
 def test_estimates_are_what_two_ranks_keep(
     name: str, split: Parallelism, two_ranks: tuple[Path, list[list[list[int]]]]

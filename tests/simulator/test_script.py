@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from pipeline.record import Run
 from pipeline.script import render
 from pipeline.words import Target
@@ -146,7 +144,6 @@ def test_text_on_one_core(machine: Machine, models: Callable[[str], Path]) -> No
     assert warm.tokens == cold.tokens
 
 
-@pytest.mark.long
 def test_text_on_four_cores(machine: Machine, models: Callable[[str], Path]) -> None:
     """Tensor parallel, one head a rank."""
     source = _with_four_key_heads(models("tiny-qwen3"), machine.directory / "four-heads")

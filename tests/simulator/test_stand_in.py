@@ -16,8 +16,6 @@ import pytest
 
 from tests.simulator.machine import Ended, Machine, wait_for
 
-pytestmark = pytest.mark.long
-
 _START = """
 import json, os, sys
 import torch

@@ -121,7 +121,6 @@ def test_a_commit_that_moved_is_not_run(asked: Asked) -> None:
     assert asked.world.github.checks == []
 
 
-@pytest.mark.long
 def test_an_ask_is_planned_run_and_answered(asked: Asked) -> None:
     """The model runs on a machine of the main branch's list, with the token that reads it; one
     comment and a check of the commit say what came of it. The next ask edits that comment, and has
