@@ -56,7 +56,9 @@ _STARTS = 4
 """How often act is started when that happens, or when it stands still with no step running. What
 the run did to main and to its artifacts is undone before."""
 _STILL = 30.0
-"""After how many seconds without a word and without a running step act counts as standing still."""
+"""After how many seconds without a word and without a running step act counts as standing still. It
+reads a step's output from a terminal of its own, and now and then waits for more of it although the
+step has ended: once in 22 runs of 600 jobs."""
 _NOBODY = "http://127.0.0.1:9"
 """Where nothing listens: a command that asks the network ends with an error, at once."""
 
