@@ -123,7 +123,9 @@ class Defaults(_Part):
     """What holds for every model that does not say otherwise."""
 
     stacks: tuple[str, ...] = Field(min_length=1, description="Stacks planned by default.")
-    prompts: Mapping[Task, Prompts] = Field(description="Three at least for each task.")
+    prompts: Mapping[Task, Prompts] = Field(
+        description="Three at least for each task; the judge passes nothing with fewer than four."
+    )
     limit_minutes: Minutes = Field(description="Time limit of one run, its check apart.")
     margin: Margin
     new_tokens: Count = Field(32, le=4096, description="Tokens to generate for each prompt.")

@@ -39,6 +39,7 @@ __all__ = [
     "MAX_TOKENS",
     "MIN_CHARACTERS",
     "MIN_PROMPTS",
+    "MIN_SAID",
     "MIN_TOKENS",
     "Calibration",
     "Continuation",
@@ -68,9 +69,11 @@ in one): 32 generated tokens that show at all are at least 32 characters."""
 MAX_CHARACTERS: Final = 2_000
 """Text beyond this is not read. 64 tokens of prose are about 300 characters; a device that writes
 megabytes must not cost memory here."""
-MIN_PROMPTS: Final = 3
-"""Fewer judged continuations never make a run fluent: of single held-out texts with a visible fault
-the bounds let 28 of 465 through, of runs of three 4 of 143 (calibration, held_out.errors)."""
+MIN_PROMPTS: Final = 4
+"""Fewer continuations never make a run fluent: of held-out runs of three whose fault a reader sees
+4.1 % would pass, of runs of four 0.8 % (calibration, held_out.errors)."""
+MIN_SAID: Final = 3
+"""So many of them are long enough to say something."""
 MAX_REASON: Final = 500
 _MAX_NAME: Final = 200
 """Characters of a name in a record."""
@@ -195,12 +198,12 @@ def run_score(texts: Sequence[TextScore], rule: Rule) -> float | None:
     return math.fsum(between if one.score is None else one.score for one in texts) / len(texts)
 
 
-def combine(texts: Sequence[TextScore], rule: Rule) -> English:
+def combine(texts: Sequence[TextScore], rule: Rule, *, fewest: int = MIN_PROMPTS) -> English:
     """The verdict on a run from those on its prompts.
 
     The mean decides and not a majority: a fault of the device is in all texts at once, while a
     healthy model now and then writes one odd text; each text's score is capped, so one is not
-    enough. Fluent needs MIN_PROMPTS texts that say something. not_run without any text.
+    enough. Fluent needs `fewest` texts, of which MIN_SAID say something. not_run without any.
     """
     score = run_score(texts, rule)
     said = sum(one.score is not None for one in texts)
@@ -208,7 +211,7 @@ def combine(texts: Sequence[TextScore], rule: Rule) -> English:
         return English.NOT_RUN
     if said and score > rule.bounds.not_fluent:
         return English.NOT_FLUENT
-    if said >= MIN_PROMPTS and score < rule.bounds.fluent:
+    if len(texts) >= fewest and said >= MIN_SAID and score < rule.bounds.fluent:
         return English.FLUENT
     return English.INCONCLUSIVE
 
@@ -296,8 +299,10 @@ def _reason(texts: Sequence[TextScore], rule: Rule) -> str:
     short = sum(one.score is None for one in texts)
     if short:
         line += f"; {short} too short to say"
-    if len(texts) - short < MIN_PROMPTS and score < bounds.fluent:
+    if score < bounds.fluent and len(texts) < MIN_PROMPTS:
         line += f"; fewer than {MIN_PROMPTS} texts are never fluent"
+    elif score < bounds.fluent and len(texts) - short < MIN_SAID:
+        line += f"; fewer than {MIN_SAID} texts that say something are never fluent"
     if score < bounds.fluent:
         return line
     spoke: dict[str, list[float]] = {}

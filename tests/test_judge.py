@@ -279,8 +279,9 @@ def run_of(*scores: float | None) -> list[TextScore]:
 @pytest.mark.parametrize(
     ("scores", "verdict"),
     [
-        ((-3, -3, -3), English.FLUENT),
-        ((-3, -3, 3), English.INCONCLUSIVE),  # the mean is just at the bound
+        ((-3, -3, -3, -3), English.FLUENT),
+        ((-3, -3, -3), English.INCONCLUSIVE),  # three are too few
+        ((-3, -3, 3, -1), English.INCONCLUSIVE),  # the mean is just at the bound
         ((-3,) * 7 + (4,), English.FLUENT),
         ((-3, -3, 4), English.INCONCLUSIVE),
         ((-3, 4, 4), English.NOT_FLUENT),
@@ -289,7 +290,7 @@ def run_of(*scores: float | None) -> list[TextScore]:
         ((1.1, 1.1, 1.1), English.NOT_FLUENT),
         ((-3, -3), English.INCONCLUSIVE),
         ((4,), English.NOT_FLUENT),
-        ((-3, -3, None), English.INCONCLUSIVE),
+        ((-3, -3, None, None), English.INCONCLUSIVE),
         ((-3, -3, -3, None), English.FLUENT),
         ((None, None, None), English.INCONCLUSIVE),
         ((4, None, None), English.NOT_FLUENT),
@@ -297,15 +298,15 @@ def run_of(*scores: float | None) -> list[TextScore]:
     ],
 )
 def test_combine(scores: tuple[float | None, ...], verdict: English) -> None:
-    """The mean decides, one too short to say standing between the bounds; fluent needs three texts
-    that say something, and one odd text does not make a run not_fluent."""
+    """The mean decides, one too short to say standing between the bounds; fluent needs four texts,
+    three of which say something, and one odd text does not make a run not_fluent."""
     assert judge.combine(run_of(*scores), RULE) is verdict
 
 
 def test_bounds_without_room_still_decide() -> None:
     """Where the two bounds are one, a run that says something lies on one side of it."""
     rule = RULE.model_copy(update={"bounds": Bounds(fluent=0.0, not_fluent=0.0)})
-    assert judge.combine(run_of(-1, -1, -1), rule) is English.FLUENT
+    assert judge.combine(run_of(-1, -1, -1, -1), rule) is English.FLUENT
     assert judge.combine(run_of(1, 1, 1), rule) is English.NOT_FLUENT
     assert judge.combine(run_of(None, None, None), rule) is English.INCONCLUSIVE
 
@@ -560,7 +561,7 @@ def rule() -> Rule:
 def test_real_judge_tells_prose_from_ruin(judgement: judge.Judgement) -> None:
     """Three right texts make a run fluent; shuffled words, a loop and another language do not,
     though the model finds the loop likelier than the prose."""
-    assert judge.combine(judgement.texts[:3], rule()) is English.FLUENT
+    assert judge.combine([*judgement.texts[:3], judgement.texts[0]], rule()) is English.FLUENT
     for one in judgement.texts[3:6]:
         assert judge.combine([one] * 3, rule()) is English.NOT_FLUENT
     prose, loop = judgement.texts[0].signals, judgement.texts[4].signals
@@ -591,7 +592,7 @@ def test_real_judge_names_itself_and_repeats_itself(
     assert alone.texts[0].score == pytest.approx(judgement.texts[1].score, abs=0.01)
     assert alone.score == alone.texts[0].score
     assert alone.english is English.INCONCLUSIVE  # fluent, but one prompt is too few
-    assert "fewer than 3 texts" in alone.reason
+    assert "fewer than 4 texts" in alone.reason
 
 
 # What the model says of tokens

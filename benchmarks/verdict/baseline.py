@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from benchmarks.verdict.measured import Line, Values
-from pipeline.judge import MIN_PROMPTS
 from pipeline.signals import words_of
 from pipeline.words import English
 
@@ -57,6 +56,6 @@ def old_verdict(scores: Sequence[float]) -> English:
     bad = sum(score > 1 for score in scores)
     if 2 * bad > len(scores):
         return English.NOT_FLUENT
-    if len(scores) >= MIN_PROMPTS and 3 * fluent >= 2 * len(scores) and 3 * bad < len(scores):
+    if len(scores) >= 3 and 3 * fluent >= 2 * len(scores) and 3 * bad < len(scores):
         return English.FLUENT
     return English.INCONCLUSIVE

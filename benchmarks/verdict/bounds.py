@@ -12,7 +12,7 @@ from benchmarks.verdict.runs import drawn
 from pipeline.calibration import Bounds
 
 PROMPTS: Final = 3
-"""The fewest prompts a run may be passed on: with more, scores lie closer together."""
+"""The fewest prompts a list may ask: with more, scores lie closer together."""
 ERROR: Final = 0.003
 """A third of the 1 % that is allowed: the held-out half is expected to do worse. Half of a percent
 would leave 1.0 % of the right runs of the training half in doubt instead of 1.5 %."""

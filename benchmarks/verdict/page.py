@@ -21,7 +21,7 @@ from benchmarks.verdict.rates import rate
 from benchmarks.verdict.tokens import BEST, FIGURES, GOOD, LEVELS, RUNS, Count
 from pipeline.agreement import FLOOR, IN_NOISES
 from pipeline.calibration import Calibration, Outcome, Rate, load_calibrations
-from pipeline.judge import DEFAULT_JUDGE
+from pipeline.judge import DEFAULT_JUDGE, MIN_PROMPTS
 from pipeline.record import write_atomically
 
 _DOCS: Final = Path(__file__).resolve().parents[2] / "docs"
@@ -175,7 +175,7 @@ def judge_rates(calibration: Calibration) -> str:
 
     rows = [
         [
-            prompts,
+            prompts if int(prompts) >= MIN_PROMPTS else f"{prompts}, were these enough",
             both(errors.drawn_false_fail, errors.false_fail),
             f"{errors.drawn_right_inconclusive:.2%}",
             both(errors.drawn_false_pass, errors.false_pass),

@@ -12,7 +12,7 @@ from benchmarks.verdict.measured import APART, Line, Values
 from benchmarks.verdict.rates import interval
 from benchmarks.verdict.runs import curve, disjoint, drawn
 from pipeline.calibration import Bounds, Curve, Errors, KindFigures, Outcome, Rate, Report, Rule
-from pipeline.judge import MIN_PROMPTS, TextScore, combine, run_score, score_text
+from pipeline.judge import MIN_SAID, TextScore, combine, run_score, score_text
 from pipeline.words import English
 
 PROMPTS: Final = (1, 3, 4, 8)
@@ -77,9 +77,9 @@ def make_report(
 
 
 def _verdict(run: Sequence[Scored], rule: Rule) -> English:
-    """That of the judge; of one text what its bounds say, though one is never a run."""
-    if len(run) >= MIN_PROMPTS:
-        return combine([one.judged for one in run], rule)
+    """That of the judge, did it not ask for MIN_PROMPTS texts; of one text what its bounds say."""
+    if len(run) >= MIN_SAID:
+        return combine([one.judged for one in run], rule, fewest=MIN_SAID)
     score = run_score([one.judged for one in run], rule)
     return _by_bounds(0.0 if score is None else score, rule.bounds)
 
