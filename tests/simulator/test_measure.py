@@ -7,8 +7,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
+
+pytestmark = pytest.mark.long
 
 
 def test_a_model_is_measured_on_the_device(

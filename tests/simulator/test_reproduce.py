@@ -7,11 +7,15 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import pytest
+
 from pipeline import results as stored
 from pipeline.record import Record, find_records, read
 from pipeline.rows import row_of
 from tests.simulator.commands import qualify, write_list
 from tests.simulator.machine import Machine
+
+pytestmark = pytest.mark.long
 
 
 def test_a_device_row_is_reproduced_on_the_device(
