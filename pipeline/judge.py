@@ -73,7 +73,7 @@ MIN_PROMPTS: Final = 4
 """Fewer continuations never make a run fluent: of held-out runs of three whose fault a reader sees
 4.1 % would pass, of runs of four 0.8 % (calibration, held_out.errors)."""
 MIN_SAID: Final = 3
-"""So many of them are long enough to say something."""
+"""So many of them must be long enough to say something."""
 MAX_REASON: Final = 500
 _MAX_NAME: Final = 200
 """Characters of a name in a record."""
@@ -299,11 +299,11 @@ def _reason(texts: Sequence[TextScore], rule: Rule) -> str:
     short = sum(one.score is None for one in texts)
     if short:
         line += f"; {short} too short to say"
-    if score < bounds.fluent and len(texts) < MIN_PROMPTS:
-        line += f"; fewer than {MIN_PROMPTS} texts are never fluent"
-    elif score < bounds.fluent and len(texts) - short < MIN_SAID:
-        line += f"; fewer than {MIN_SAID} texts that say something are never fluent"
     if score < bounds.fluent:
+        if len(texts) < MIN_PROMPTS:
+            line += f"; fewer than {MIN_PROMPTS} texts are never fluent"
+        elif len(texts) - short < MIN_SAID:
+            line += f"; fewer than {MIN_SAID} texts that say something are never fluent"
         return line
     spoke: dict[str, list[float]] = {}
     for one in texts:

@@ -19,7 +19,7 @@ import pytest
 
 from pipeline import catalog as lists
 from pipeline.calibration import load_calibrations
-from pipeline.judge import DEFAULT_JUDGE
+from pipeline.judge import DEFAULT_JUDGE, MIN_PROMPTS
 from pipeline.record import Plan, parse
 from pipeline.schedule import MAX_JOB_S
 from pipeline.words import Failure
@@ -104,6 +104,7 @@ def test_every_model_has_prompts_enough_for_its_judge() -> None:
         for prompts, errors in report.errors.items()
         if max(errors.drawn_false_fail, errors.drawn_false_pass) <= 0.01
     )
+    assert enough == MIN_PROMPTS  # with fewer the judge passes no run
     assert all(len(prompts) >= enough for prompts in LIST.defaults.prompts.values())
     assert all(len(LIST.prompts_for(model)) >= enough for model in LIST.models)
 

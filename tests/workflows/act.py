@@ -307,8 +307,8 @@ class World:
         head = self.origin.head()
         log = self.folder / "logs" / str(self.runs)
         log.mkdir(parents=True)
+        around = self._around(environment or {})
         for start in range(_STARTS):
-            around = self._around(environment or {})
             done = execute(
                 command,
                 cwd=clone,
@@ -319,7 +319,7 @@ class World:
             )
             if not (done.stuck or any(race in done.out + done.err for race in _RACES)):
                 break
-            print(f"act is started again; it ended itself with\n{done.err[-20_000:]}")
+            print(f"act is started again; it said last\n{done.err[-20_000:]}")
             git(self.origin.path, "update-ref", "refs/heads/main", head)
             shutil.rmtree(self.folder / "artifacts" / str(self.runs), ignore_errors=True)
         return read_log(self.runs, done.exit_code, done.out, done.err)

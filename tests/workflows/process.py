@@ -4,7 +4,6 @@ does something that it started?"""
 from __future__ import annotations
 
 import contextlib
-import os
 import signal
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,6 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+
+from pipeline import processes
 
 _LOOK = 1.0
 """Seconds between two looks at it."""
@@ -27,7 +28,7 @@ class Ended:
     exit_code: int
     out: str
     err: str
-    stuck: bool = False
+    stuck: bool
 
 
 def execute(
@@ -49,8 +50,8 @@ def execute(
     with (
         log.open("wb") as out,
         errors.open("wb") as err,
-        subprocess.Popen(
-            command, cwd=cwd, env=env, stdout=out, stderr=err, start_new_session=True
+        processes.start(
+            [str(part) for part in command], cwd=cwd, env=env, stdout=out, stderr=err
         ) as process,
     ):
         try:
@@ -106,7 +107,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is not None:
         return
     below = _below(process.pid)  # in sessions of their own: a signal to the group misses them
-    os.killpg(process.pid, signal.SIGKILL)
+    processes.end(process)
     for one in below:
         with contextlib.suppress(psutil.Error):
             one.kill()
