@@ -78,7 +78,7 @@ def _wait(process: subprocess.Popen[bytes], log: Path, timeout: float, still: fl
         if below or log.stat().st_size != size:
             size, quiet = log.stat().st_size, 0
         if quiet * _LOOK >= still:
-            return True
+            return process.poll() is None  # it may have ended since it was looked at
         if looks * _LOOK >= timeout:
             names = "\n".join(f"{one.pid} {' '.join(_command(one))}" for one in below)
             raise AssertionError(

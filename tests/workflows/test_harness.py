@@ -186,16 +186,17 @@ def test_what_stands_still_is_ended_and_what_waits_is_not(tmp_path: Path) -> Non
         cwd=tmp_path,
         env=around,
         log=log,
-        timeout=30,
-        still=1,
+        timeout=60,
+        still=5,
     )
     assert (stuck.stuck, stuck.exit_code, stuck.out) == (True, -3, "begun\n")
-    waits = ["sh", "-c", "setsid sleep 3; echo end >&2; exit 7"]
-    done = execute(waits, cwd=tmp_path, env=around, log=log, timeout=30, still=1)
+    # Its child is waited for longer than the looks that it has to start one and to end.
+    waits = ["sh", "-c", "setsid sleep 8; echo end >&2; exit 7"]
+    done = execute(waits, cwd=tmp_path, env=around, log=log, timeout=60, still=5)
     assert (done.stuck, done.exit_code, done.err) == (False, 7, "end\n")
     endless = ["sh", "-c", "echo begun; setsid sleep 4321; true"]
-    with pytest.raises(AssertionError, match=r"(?s)no end after 2 s.*sleep 4321.*begun"):
-        execute(endless, cwd=tmp_path, env=around, log=log, timeout=2, still=60)
+    with pytest.raises(AssertionError, match=r"(?s)no end after 5 s.*sleep 4321.*begun"):
+        execute(endless, cwd=tmp_path, env=around, log=log, timeout=5, still=60)
     until = time.monotonic() + 20
     while _running("sleep", "4321") and time.monotonic() < until:
         time.sleep(0.1)
@@ -223,7 +224,7 @@ exec sleep 60
     )
     stands.chmod(0o755)
     monkeypatch.setattr(act, "_ACT", stands)
-    monkeypatch.setattr(act, "_STILL", 1.0)
+    monkeypatch.setattr(act, "_STILL", 8.0)  # the second start is act itself, with pauses
     outcome = _run(tmp_path / "world", _job("one", "run: echo yes"))
     assert outcome.results == {"one": "success"}
     assert started.read_text() == "start\nstart\n"
