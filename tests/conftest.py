@@ -15,6 +15,14 @@ os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")
 
 ROOT = Path(__file__).parent.parent
 
+SEEN = """
+def seen(stage):
+    while json.loads(Path("record.json").read_text())["stage"] != stage:
+        time.sleep(0.02)
+"""
+"""For a script in place of run.py, which runs beside its record: waits until the harness has
+noticed that stage, however slow the machine is."""
+
 
 @pytest.fixture(scope="session")
 def models(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:

@@ -36,6 +36,7 @@ from pipeline.record import Observation, Record, Run, parse, read, write
 from pipeline.record.told import MAX_FAULTS, MAX_TEXT, MAX_TOLD_BYTES, read_told
 from pipeline.words import CpuMatch, English, Failure, Stage, Target
 from tests import papers
+from tests.conftest import SEEN
 
 CPU = papers.stack(Target.CPU)
 
@@ -285,7 +286,7 @@ CASES: Mapping[str, Case] = {
         ("generations",),
     ),
     "silent": Case(
-        "put(stage='compile', generations=[]); time.sleep(0.6); raw(b'{'); sys.exit(1)",
+        "put(stage='compile', generations=[]); seen('compile'); raw(b'{'); sys.exit(1)",
         Failure.HARNESS,
         Stage.COMPILE,
         UNKNOWN + "it is no JSON: Expecting property name enclosed in double quotes",
@@ -301,14 +302,14 @@ CASES: Mapping[str, Case] = {
     ),
     "killed-while-writing": Case(
         "put(stage='generate', generations=[]); Path('.run.json.1').write_text('{\"stage');"
-        "time.sleep(0.6); os.kill(os.getpid(), signal.SIGKILL)",
+        "seen('generate'); os.kill(os.getpid(), signal.SIGKILL)",
         Failure.KILLED,
         Stage.GENERATE,
         "SIGKILL: run.py died of SIGKILL",
         ("generations",),
     ),
     "gone": Case(
-        "put(stage='generate'); time.sleep(0.6); Path('run.json').unlink(); os.abort()",
+        "put(stage='generate'); seen('generate'); Path('run.json').unlink(); os.abort()",
         Failure.CRASH,
         Stage.GENERATE,
         "SIGABRT: run.py died of SIGABRT\nrun.json: it is gone",
@@ -390,7 +391,7 @@ def _run(folder: Path, scripts: Mapping[str, str], judges: str) -> Ran:
 
         ran.records[name] = runner.run(_asked(f"bad/{name}"), settings, say)
 
-    beginning = BEGINNING.format(facts=FACTS)
+    beginning = BEGINNING.format(facts=FACTS) + SEEN
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(2) as pool:
         patch.setattr(
             script, "render", lambda asked: beginning + scripts[asked.model_id.split("/")[1]]

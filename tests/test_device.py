@@ -163,7 +163,7 @@ def test_a_tool_that_hangs_is_ended_with_what_it_started(
 ) -> None:
     """A driver in trouble may never answer: the harness goes on, and no process stays behind."""
     machine.program("neuron-ls", f"sleep 60 & echo $! > {tmp_path}/child; wait")
-    monkeypatch.setattr(tools.ask, "__kwdefaults__", {"limit_s": 0.5})
+    monkeypatch.setattr(tools.ask, "__kwdefaults__", {"limit_s": 3})
     with pytest.raises(device.DeviceError, match="did not answer within"):
         device.devices()
     child = int((tmp_path / "child").read_text())

@@ -473,7 +473,8 @@ def test_a_failing_process_is_not_run(tmp_path: Path, body: str, said: str) -> N
     """Whatever becomes of the judge's process, the run gets not_run and the reason."""
     model = str(write_config(tmp_path / "model"))
     python = fake_python(tmp_path / "python", body)
-    found = judge.judge([Continuation("A", PROSE)], model=model, python=python, timeout=2)
+    timeout = 2 if "sleep" in body else 60
+    found = judge.judge([Continuation("A", PROSE)], model=model, python=python, timeout=timeout)
     assert found.english is English.NOT_RUN
     assert said in found.reason
     assert found.score is None and found.judge == judge.DEFAULT_JUDGE

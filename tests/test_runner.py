@@ -28,18 +28,21 @@ from pipeline.retry import INTERRUPTED
 from pipeline.store import open_store
 from pipeline.words import CpuMatch, English, Failure, Result, Stage, Target, TryReason
 from tests import papers
-from tests.conftest import ROOT
+from tests.conftest import ROOT, SEEN
 
 CPU = papers.stack(Target.CPU)
 
 # What every script of these tests begins with: run.py's own way of telling its stage.
-JOURNAL = """
+JOURNAL = (
+    """
 import json, os, signal, subprocess, sys, time
 from pathlib import Path
 def tell(**facts):
     facts = {"schema_version": 1, **facts}
     Path("run.json").write_text(json.dumps(facts))
 """
+    + SEEN
+)
 
 
 def _asked(**changes: Any) -> Run:
@@ -123,7 +126,7 @@ def test_a_hang_is_ended_with_all_its_processes(execute: Execute, tmp_path: Path
         Path("pid").write_text(str(os.getpid()))
         time.sleep(600)
         """,
-        limit_s=2,
+        limit_s=5,
     )
     assert (record.stage, record.failure) == (Stage.COMPILE, Failure.TIMEOUT)
     assert record.result is Result.FAIL
@@ -146,7 +149,7 @@ def test_memory_of_the_whole_tree(execute: Execute) -> None:
     record = execute(
         """
         tell(stage="load")
-        code = "b = bytearray(96 * 2**20); import time; time.sleep(1.5)"
+        code = "b = bytearray(96 * 2**20); import time; time.sleep(3)"
         both = [subprocess.Popen([sys.executable, "-c", code]) for _ in range(2)]
         [one.wait() for one in both]
         sys.exit(1)
@@ -273,10 +276,10 @@ def test_compiling_ends_with_the_stage(execute: Execute) -> None:
     """The pool learns that a run compiles no more once it generates, at the latest at its end."""
     calls: list[Stage] = []
     lease = Lease((), compiled=lambda: calls.append(Stage.DONE))
-    execute("tell(stage='generate'); time.sleep(1); sys.exit(1)", lease)
+    execute("tell(stage='generate'); seen('generate'); sys.exit(1)", lease)
     assert len(calls) >= 2
     calls.clear()
-    execute("tell(stage='compile'); time.sleep(1); sys.exit(1)", lease)
+    execute("tell(stage='compile'); seen('compile'); sys.exit(1)", lease)
     assert len(calls) == 1
 
 
@@ -310,9 +313,14 @@ def test_the_out_of_memory_killer_is_told_from_others(execute: Execute, small_me
     assert record.exit_code == -signal.SIGKILL
 
 
-def test_a_stop_ends_the_script(execute: Execute) -> None:
+def test_a_stop_ends_the_script(execute: Execute, tmp_path: Path) -> None:
     """A stop of the harness ends what runs; the record says that it was interrupted."""
-    threading.Timer(1.0, execute.settings.stop.set).start()
+
+    def stop() -> None:
+        _wait(lambda: _reached_compile(tmp_path))
+        execute.settings.stop.set()
+
+    threading.Thread(target=stop).start()
     record = execute("tell(stage='compile'); time.sleep(600)")
     assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
     assert record.error == INTERRUPTED
@@ -370,7 +378,7 @@ def _start_harness(tmp_path: Path, text: str) -> subprocess.Popen[bytes]:
     )
 
 
-def _wait(condition: Callable[[], bool], seconds: float = 20) -> None:
+def _wait(condition: Callable[[], bool], seconds: float = 60) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come to pass"
@@ -410,7 +418,7 @@ def test_an_interrupted_harness_ends_its_script(tmp_path: Path, number: signal.S
     _wait(lambda: _reached_compile(tmp_path))
     (pid,) = (tmp_path / "records").glob("*/*/pid")
     harness.send_signal(number)
-    harness.wait(timeout=20)
+    harness.wait(timeout=60)
     record = _left(tmp_path)
     assert (record.stage, record.failure) == (Stage.COMPILE, Failure.KILLED)
     assert unfinished(tmp_path / "records") == {}
@@ -427,7 +435,7 @@ def test_a_full_disk_leaves_a_record(tmp_path: Path) -> None:
             textwrap.dedent(
                 """
                 tell(stage="load")
-                time.sleep(0.6)
+                seen("load")
                 with open("filler", "wb") as stream:
                     while True:
                         stream.write(b"x" * 4096)
